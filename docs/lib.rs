@@ -23,6 +23,7 @@ mod programs {
         getting_started "src/start/getting-started.md"
         concepts "src/start/concepts.md"
         asynchronous "src/guides/async.md"
+        aws "src/guides/aws.md"
         owned_buffers "src/guides/owned-buffers.md"
         connections "src/guides/connections.md"
         observing "src/guides/observing.md"

@@ -186,9 +186,11 @@ const PROGRAMS: &[&str] = &[
     "cc",
     "cd",
     "export",
+    "fi_pingpong",
     "gdb",
     "git",
     "grep",
+    "ib_send_bw",
     "ib_write_bw",
     "ibv_devinfo",
     "ibv_rc_pingpong",
@@ -409,13 +411,16 @@ fn variables_of_the_guest_are_those_of_the_lab() {
 /// Each row of the table of C's names has a function of the typed API, whose documentation names C's.
 #[test]
 fn names_of_verbs_are_those_of_the_code() {
-    let sources: String = files(&["crates/verbs/src", "crates/core/src", "drivers/mlx5/src"], ".rs")
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let sources: String =
+        files(&["crates/verbs/src", "crates/core/src", "drivers/mlx5/src", "drivers/efa/src"], ".rs")
+            .iter()
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
     let page = read("docs/src/reference/c-names.md");
     let mut count = 0;
-    for row in page.lines().filter(|line| line.starts_with("| `ibv_") || line.starts_with("| `mlx5dv_")) {
+    let is_row =
+        |line: &&str| ["ibv_", "mlx5dv_", "efadv_"].iter().any(|c| line.starts_with(&format!("| `{c}")));
+    for row in page.lines().filter(is_row) {
         let cells: Vec<_> = row.split(" | ").collect();
         for rust in cells[1].split('`').skip(1).step_by(2) {
             let name = rust.rsplit("::").next().unwrap().trim_end_matches("()");
@@ -432,6 +437,16 @@ fn names_of_verbs_are_those_of_the_code() {
         }
     }
     assert!(count > 50, "only {count} names: does the test find them?");
+}
+
+/// The page on EFA lists every function of libefa.
+#[test]
+fn the_page_on_efa_lists_the_functions_of_its_library() {
+    let page = read("docs/src/reference/efa.md");
+    let symbols = read("crates/ibverbs/data/symbols-efa.txt");
+    let names = symbols.lines().filter_map(|line| line.split('@').next());
+    let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty() && symbols.lines().count() > 10, "not in efa.md: {missing:?}");
 }
 
 /// The page on the C library lists every public function of its symbol table.
@@ -690,4 +705,41 @@ fn public_structs_that_can_grow_are_non_exhaustive() {
     assert!(literal_structs(&text.replace("#[derive", "#[non_exhaustive]\n#[derive")).is_empty());
     assert!(literal_structs(&text.replace("#[derive", "#[repr(C)]\n#[derive")).is_empty());
     assert!(literal_structs(&text.replace("pub field", "field")).is_empty());
+}
+
+/// What the page on EFA says of the software EFA's generations is what they have.
+#[test]
+fn generations_of_the_software_efa_are_those_of_the_code() {
+    use uverbs::efa_device::{Caps, Generation};
+    use uverbs_efa_hw::feature::EFA_ADMIN_FEATURE_DEVICE_ATTR_DESC_DATA_POLLING_128_MASK as POLL_128;
+
+    let text = read("docs/src/reference/efa.md");
+    let all =
+        [Generation::First, Generation::Second, Generation::Third, Generation::Fourth, Generation::Fifth];
+    for generation in all {
+        let caps = Caps::of(generation);
+        let has = |yes: bool| if yes { "yes" } else { "no" };
+        let default = if generation == Generation::default() { ", the default" } else { "" };
+        let row = format!(
+            "| `{generation:?}`{default} | {:#x} | {} | {} | {} | {} | {} | {} |",
+            caps.pci_device,
+            has(caps.reads()),
+            has(caps.retries()),
+            has(caps.writes()),
+            has(caps.has(POLL_128)),
+            has(caps.unsolicited()),
+            caps.inline.max(caps.inline_wide),
+        );
+        assert!(text.lines().any(|line| line == row), "docs/src/reference/efa.md has no row {row:?}");
+    }
+    let caps = Caps::of(Generation::default());
+    let numbers = [
+        format!("sends with {} entries", Caps::SEND_BUFFERS),
+        format!("receives with {}", Caps::RECV_BUFFERS),
+        format!("{} requests in a send queue", Caps::MAX_SQ),
+        format!("an MTU of {} bytes", caps.mtu),
+    ];
+    for number in numbers {
+        assert!(text.contains(&number), "docs/src/reference/efa.md does not say {number:?}");
+    }
 }

@@ -136,7 +136,7 @@ impl<D: Driver> Bed<D> for VmBed {
         Ok(Box::new(Netem::new(&what.to_string())?))
     }
     fn repairs(&self) -> u64 {
-        if self.0.mlx5 {
+        if self.0.is_beside() {
             return hca(&["repairs"]).ok().and_then(|answer| answer.trim().parse().ok()).unwrap_or(0);
         }
         const NAMES: [&str; 5] = [
@@ -153,7 +153,7 @@ impl<D: Driver> Bed<D> for VmBed {
         self.0.dev.iter().flat_map(|dev| NAMES.map(|name| read(dev, name).unwrap_or(0))).sum()
     }
     fn forgive(&self, kinds: &[&str]) -> Result<Option<usize>> {
-        if !self.0.mlx5 {
+        if !self.0.is_beside() {
             return Ok(None);
         }
         Ok(Some(violations(&hca(&[&["forgive"], kinds].concat())?).count()))
@@ -196,7 +196,7 @@ fn violations(answer: &str) -> impl Iterator<Item = &str> {
 
 /// Runs a test, and checks that the software NICs recorded no violation.
 pub(crate) fn without_violations(env: &LabEnv, test: impl FnOnce() -> Result<()>) -> Result<()> {
-    if !env.mlx5 {
+    if !env.is_beside() {
         return test();
     }
     let result = test();

@@ -34,13 +34,15 @@ pub struct LabEnv {
     pub mlx5: bool,
     /// Whether the devices are siw: RDMA over TCP (iWARP).
     pub siw: bool,
+    /// Whether the devices are EFAs.
+    pub efa: bool,
     /// Whether their ports are InfiniBand, and not Ethernet.
     pub infiniband: bool,
     /// RDMA devices.
     pub dev: [String; 2],
-    /// Their addresses; empty on InfiniBand.
+    /// Their addresses; empty on InfiniBand and EFA.
     pub ip: [String; 2],
-    /// Their network devices; empty on InfiniBand.
+    /// Their network devices; empty on InfiniBand and EFA.
     pub netdev: [String; 2],
     /// Command prefixes that enter the ends' network namespaces; empty where both share one.
     pub ns: [Vec<String>; 2],
@@ -68,6 +70,7 @@ impl LabEnv {
             kernel: var("LAB_KERNEL")?,
             mlx5: var("LAB_DEVICE")? == "mlx5",
             siw: var("LAB_DEVICE")? == "siw",
+            efa: var("LAB_DEVICE")? == "efa",
             infiniband: var("LAB_LINK")? == "ib",
             dev: both("LAB_DEV")?,
             ip: both("LAB_IP")?,
@@ -76,6 +79,12 @@ impl LabEnv {
             tcp_host: both("LAB_TCP_HOST")?,
             gid_index: var("LAB_GID_INDEX")?.parse().context("LAB_GID_INDEX")?,
         })
+    }
+
+    /// Whether a process beside the VM implements the devices; it records violations of drivers.
+    #[must_use]
+    pub fn is_beside(&self) -> bool {
+        self.mlx5 || self.efa
     }
 
     /// The RDMA device at an end.

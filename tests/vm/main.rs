@@ -7,6 +7,7 @@
 mod cm;
 mod deletion;
 mod devx;
+mod efa;
 mod examples;
 mod frames;
 mod lifecycle;
@@ -34,6 +35,9 @@ fn main() -> std::process::ExitCode {
             stress::tests::<Vm>,
         ];
         return uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code();
+    }
+    if LabEnv::get().is_some_and(|env| env.efa) {
+        return uverbs_tests::runner::main(efa::tests()).exit_code();
     }
     let themes = [
         suite::tests::<Vm>,

@@ -3,7 +3,7 @@
 
 use crate::cargo::{self, Program};
 use crate::{crates, dist, peers, pyverbs, repo_root, vm, wheels};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 use uverbs_clients::native::{Native, Tree};
 use uverbs_clients::report::{self, Summary};
-use uverbs_clients::row::{Family, Place, Row};
+use uverbs_clients::row::{Family, LIBFABRIC, Place, Row};
 use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::root::Root;
@@ -24,8 +24,8 @@ const TIMEOUT: u64 = 7200;
 
 /// Run programs of rdma-core, perftest and others with the C library, and print a table
 ///
-/// Natively, on the software HCA in each process, joined by a fabric, with the installed programs or those of the Debian
-/// release of --peers; with --vm on the devices of a kernel, each program
+/// Natively, on the software HCA and the software EFA in each process, joined by a fabric, with the installed programs or those of
+/// the Debian release of --peers; with --vm on the devices of a kernel, each program
 /// with rdma-core's library, with ours, and with one end of each. The programs are those of the kernel's Debian release:
 /// of rdma-core 44 on kernel 6.1, of rdma-core 65 on kernel 7.2. The exit status is 1 if a program passes with
 /// rdma-core's library and not with ours.
@@ -68,7 +68,7 @@ pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
     main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, pair: false, boot })
 }
 
-/// Builds the library with the software HCA inside; its folder.
+/// Builds the library with the software devices inside; its folder.
 fn library() -> Result<PathBuf> {
     let out = repo_root().join("target/dist-clients");
     // The profile of the VM's tests: its artifacts are there, and checks are on.
@@ -76,10 +76,10 @@ fn library() -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Runs the rows on the software HCA with the installed programs; those whose names contain a part of the filter, if it
+/// Runs the rows on the software devices with the installed programs; those whose names contain a part of the filter, if it
 /// has any.
 pub(crate) fn native(filter: &[String]) -> Result<ExitCode> {
-    on_hca(filter, None)
+    on_software(filter, HOME_SUITE, None)
 }
 
 /// The same, with the programs of another Debian release, under its own loader and libc.
@@ -88,10 +88,10 @@ pub(crate) fn of_release(debian: &str, filter: &[String]) -> Result<ExitCode> {
     let root = Root::at(&dir);
     let command = |library: &Path, program: &str| root.command_with(library, program);
     let python = [dir.join("usr"), dir.join("usr/lib/python3/dist-packages")];
-    on_hca(filter, Some(Tree { command: &command, python, suite: dir.join(pyverbs::TESTS) }))
+    on_software(filter, debian, Some(Tree { command: &command, python, suite: dir.join(pyverbs::TESTS) }))
 }
 
-fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
+fn on_software(filter: &[String], debian: &str, tree: Option<Tree<'_>>) -> Result<ExitCode> {
     let (library, hca) = (library()?, cargo::build_devices(false)?);
     // The VM suite uses the same executable.
     let tools = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
@@ -99,6 +99,10 @@ fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
     let fetched = |row: &Row| -> Result<Command> {
         match row.family {
             Family::Wheel => wheels::command(row.program),
+            _ if row.packages() == Some(LIBFABRIC) => {
+                peers::libfabric(&vm::lab(false)?, debian, &library, row.program)
+                    .context("its packages can't be fetched")
+            }
             _ => peers::gloo(&vm::lab(false)?, HOME_SUITE, &library)
                 .context("its packages can't be fetched or its program can't be built"),
         }
@@ -120,7 +124,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let devices = vm::devices(&boot, LinkArg::All)?;
     let program = cargo::build_static(Program::Bin { package: "uverbs-clients", name: "uverbs-clients" })?;
     let mut shares = vec![Share { host: program, guest: "/usr/bin/uverbs-clients".into() }];
-    for name in ["libibverbs.so.1", "libmlx5.so.1"] {
+    for name in dist::SONAMES {
         shares.push(Share { host: library.join(name), guest: format!("/opt/uverbs/{name}") });
     }
     if args.crates {
@@ -142,7 +146,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
         && (is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs ")));
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
     let wanted = rows::of(args.crates).filter(|row| is_wanted(&row.name()) && (row.short || !args.short));
-    let places: Vec<Place> = devices.iter().map(place).collect::<Result<_>>()?;
+    let places: Vec<Place> = devices.iter().map(place).collect();
     let has_peers = wanted.clone().any(Row::is_of_peers);
     let has_mpi = args.pair && wanted.clone().any(Row::is_mpi);
     let on = |row: &&Row| places.iter().any(|place| row.places.list.contains(place));
@@ -202,14 +206,14 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
 }
 
 /// The rows of a device.
-fn place(device: &Device) -> Result<Place> {
-    Ok(match (device, device.link()) {
+fn place(device: &Device) -> Place {
+    match (device, device.link()) {
         (Device::Rxe, _) => Place::Rxe,
         (Device::Siw, _) => Place::Siw,
         (Device::Mlx5 { .. }, Link::Ib) => Place::Ib,
         (Device::Mlx5 { .. }, _) => Place::Roce,
-        (Device::Efa { .. }, _) => bail!("the table has no rows for EFA devices in the VM"),
-    })
+        (Device::Efa { .. }, _) => Place::Efa,
+    }
 }
 
 /// The exit status: that of the first run that failed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask dist`: builds the C libraries with the file and symbol names that programs linked with libibverbs and
-//! libmlx5 need.
+//! `cargo xtask dist`: builds the C libraries with the file and symbol names that programs linked with libibverbs,
+//! libmlx5 and libefa need.
 //!
 //! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static
 //! library, and `cc` links that with a version script and a file of assembly, both generated from one table:
@@ -8,8 +8,8 @@
 //! programs are linked with) and the function that implements it. A symbol with `@`, or with a function of another
 //! name, becomes a jump in the assembly. The other symbols are exported by Rust.
 //!
-//! libmlx5 has only jumps to functions of libibverbs in a private node, because these functions need the objects of
-//! libibverbs. Its table is `crates/ibverbs/data/symbols-mlx5.txt`.
+//! libmlx5 and libefa have only jumps to functions of libibverbs in a private node, because these functions need the objects of
+//! libibverbs. Their tables are `crates/ibverbs/data/symbols-mlx5.txt` and `crates/ibverbs/data/symbols-efa.txt`.
 
 use crate::{cargo, repo_root, run};
 use anyhow::{Context, Result, bail};
@@ -18,14 +18,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the C libraries libibverbs.so.1, libibverbs.a, libmlx5.so.1 and libmlx5.a, and the files for linking programs
+/// Build the C libraries libibverbs.so.1, libmlx5.so.1 and libefa.so.1, an archive of each, and the files for linking programs
 /// with them
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Output directory; it is created if it does not exist
     #[arg(long, default_value = "target/dist")]
     pub(crate) out: PathBuf,
-    /// Include the software HCA; programs see its devices if UVERBS_HCA=2 is set in their environment
+    /// Include the software HCA and the software EFA; programs see their devices if UVERBS_HCA=2, or UVERBS_EFA=2, is set in
+    /// their environment
     #[arg(long)]
     pub(crate) hca: bool,
     /// Cargo profile
@@ -62,6 +63,16 @@ const MLX5: Library = Library {
     description: "Direct verbs of mlx5 devices, by the uverbs drivers",
 };
 
+const EFA: Library = Library {
+    name: "libefa",
+    soname: "libefa.so.1",
+    table: "crates/ibverbs/data/symbols-efa.txt",
+    description: "Direct verbs of EFA devices, by the uverbs drivers",
+};
+
+/// The files that programs load, in the output directory.
+pub(crate) const SONAMES: [&str; 3] = [IBVERBS.soname, MLX5.soname, EFA.soname];
+
 /// The node that hides all other symbols. It must not have symbols that get their version in the assembly, because the
 /// linker hides such symbols if they are in this node.
 const HIDING: &str = "IBVERBS_1.18";
@@ -83,11 +94,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     input.extend(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"].map(PathBuf::from));
     make(&IBVERBS, &input, &work, &out, strip)?;
     fs::copy(&archive, out.join("libibverbs.a"))?;
-    make(&MLX5, &[out.join(IBVERBS.soname)], &work, &out, strip)?;
-    make_static(&MLX5, &work, &out)?;
+    for library in [MLX5, EFA] {
+        make(&library, &[out.join(IBVERBS.soname)], &work, &out, strip)?;
+        make_static(&library, &work, &out)?;
+    }
     fs::remove_dir_all(&work)?;
-    for library in [IBVERBS, MLX5] {
-        eprintln!("dist: {}", out.join(library.soname).display());
+    for soname in SONAMES {
+        eprintln!("dist: {}", out.join(soname).display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use uverbs_clients::row::LIBFABRIC;
 use uverbs_lab::apt::{self, Suite};
 use uverbs_lab::root::Root;
 use uverbs_lab::{Lab, Share, run};
@@ -152,6 +153,9 @@ pub(crate) const OPTIONAL: [Packages; 6] = [
     },
 ];
 
+/// libfabric, for rows on the software EFA.
+const FABRIC: Packages = Packages { name: LIBFABRIC, packages: &["libfabric-bin"], ..NONE };
+
 /// gloo's set, which runs natively, too.
 pub(crate) const GLOO: &str = "gloo";
 /// DPDK's set.
@@ -215,6 +219,12 @@ pub(crate) fn gloo(lab: &Lab, debian: &str, library: &Path) -> Result<Command> {
     let _lock = lab.lock()?;
     let set = OPTIONAL.iter().find(|set| set.name == GLOO).context("no set for gloo")?;
     Root::at(tree(lab, debian, set)?).command_with(library, "gloo_ring")
+}
+
+/// A command that runs a program of libfabric natively, with its loader and libraries and with ours.
+pub(crate) fn libfabric(lab: &Lab, debian: &str, library: &Path, program: &str) -> Result<Command> {
+    let _lock = lab.lock()?;
+    Root::at(tree(lab, debian, &FABRIC)?).command_with(library, program)
 }
 
 /// The files of the programs for a guest whose programs are of this Debian suite.

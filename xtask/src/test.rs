@@ -2,9 +2,10 @@
 //! `cargo xtask test`: runs all tests, the fastest first.
 //!
 //! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
-//! commands against the kernel's header; the locks under loom's model checker; the instructions of posts and polls against
-//! their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
-//! all of it on rxe, then selections on the kernel's mlx5 driver and on siw. The output names the kinds of tests that a flag leaves out.
+//! commands and EFA's formats against the kernel's headers; the locks under loom's model checker; the instructions of posts and polls
+//! against their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
+//! all of it on rxe, then selections on the kernel's mlx5 driver, on siw and on the kernel's efa driver. The output names the kinds of
+//! tests that a flag leaves out.
 //!
 //! After `cargo test`, what runs in the VM, on one emulated CPU most of the time, runs beside the others ([`steps`]).
 
@@ -14,6 +15,7 @@ use crate::{aarch64, bench, cargo, ci, clients, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
+use uverbs_lab::Series;
 
 /// Run all tests: cargo test, those for aarch64, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
@@ -47,16 +49,22 @@ pub(crate) struct Args {
 const FIRST: &str = "cargo test";
 
 /// Steps on this machine.
-const HERE: [&str; 6] = [CLIENTS, CLIENTS_65, "firmware layouts", "gRPC", "loom", "bench"];
+const HERE: [&str; 7] = [CLIENTS, CLIENTS_65, "firmware layouts", FORMATS, "gRPC", "loom", "bench"];
 const CLIENTS: &str = "clients";
 const CLIENTS_65: &str = "clients of rdma-core 65";
+const FORMATS: &str = "formats of EFA";
 const AARCH64: &str = "aarch64";
 const FUZZ: &str = "fuzz";
 
 /// Steps in the VM, the longest first. The others follow unless the arguments select something for the first one.
 const VM: &str = "VM suite";
-const OTHER_VMS: [&str; 4] =
-    ["VM suite on mlx5", "VM suite on siw", "clients in the VM, rxe", "clients in the VM, mlx5"];
+const OTHER_VMS: [&str; 5] = [
+    "VM suite on mlx5",
+    "VM suite on siw",
+    "VM suite on efa",
+    "clients in the VM, rxe",
+    "clients in the VM, mlx5",
+];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
@@ -95,7 +103,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         vms.extend(OTHER_VMS);
     } else if !args.no_vm {
         eprintln!(
-            "test: left out: the VM suite on mlx5 and siw, clients in the VM (another selection was requested)"
+            "test: left out: the VM suite on mlx5, siw and efa, clients in the VM (another selection was requested)"
         );
     }
     calls.run(&[&vms, &here])
@@ -116,6 +124,7 @@ fn one(name: &str, args: &Args) -> Result<ExitCode> {
         CLIENTS => &|| no_regression(clients::native(&[])?),
         CLIENTS_65 => &|| no_regression(clients::of_release("forky", &[])?),
         "firmware layouts" => &layouts,
+        FORMATS => &efa_formats,
         "gRPC" => &grpc,
         "loom" => &loom,
         "bench" => &bench::check,
@@ -124,6 +133,7 @@ fn one(name: &str, args: &Args) -> Result<ExitCode> {
         VM => return suite(args.vm.clone()),
         "VM suite on mlx5" => return suite(others()?[0].clone()),
         "VM suite on siw" => return suite(others()?[1].clone()),
+        "VM suite on efa" => return suite(others()?[2].clone()),
         "clients in the VM, rxe" => &|| no_regression(clients::short(args.vm.boot.clone())?),
         _ => &|| no_regression(clients::short(others()?[0].boot.clone())?),
     };
@@ -176,6 +186,14 @@ fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
 fn layouts() -> Result<()> {
     let mut cmd = cargo::cargo(&["test", "--workspace", "--lib", "header::"]);
     run::inherit(cmd.env("CI", "1"))
+}
+
+/// Compares the formats of EFA with the headers of the kernel's driver, which the lab has beside the driver that it builds. `cargo test` says
+/// that it does not compare them.
+fn efa_formats() -> Result<()> {
+    let headers = vm::lab(false)?.efa_headers(Series::named("7.2")?)?;
+    let mut cmd = cargo::cargo(&["test", "--workspace", "--test", "headers", "every_declaration"]);
+    run::inherit(cmd.env("UVERBS_EFA_HEADERS", headers))
 }
 
 /// The manifest of gRPC over RDMA, which is a separate workspace.

@@ -79,15 +79,21 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, and on siw, to run after these arguments on rxe;
+    /// The short selections on the kernel's mlx5 driver, InfiniBand and RoCE, on siw and on EFA, to run after these arguments on rxe;
     /// `None` if the arguments select something else.
-    pub(crate) fn short_on_others(&self) -> Option<[Self; 2]> {
+    pub(crate) fn short_on_others(&self) -> Option<[Self; 3]> {
         let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
         let short = |device, link| {
             let boot = BootArgs { device, link, ..self.boot.clone() };
             Self { short: true, boot, ..self.clone() }
         };
-        (!special).then(|| [short(DeviceArg::Mlx5, Some(LinkArg::All)), short(DeviceArg::Siw, None)])
+        (!special).then(|| {
+            [
+                short(DeviceArg::Mlx5, Some(LinkArg::All)),
+                short(DeviceArg::Siw, None),
+                short(DeviceArg::Efa, None),
+            ]
+        })
     }
 }
 
@@ -115,7 +121,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 33] = [
+const SHORT: [&str; 34] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -149,6 +155,7 @@ const SHORT: [&str; 33] = [
     "lifecycle::",
     "removal::",
     "siw::",
+    "efa::",
 ];
 
 /// The commands of the bare guest, which has only the static `uverbs`.
@@ -186,7 +193,8 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         }
     }
     boot.files.push(uverbs.clone());
-    for (name, program) in examples() {
+    // EFA has no connections, which the examples need.
+    for (name, program) in examples().filter(|_| boot.device != DeviceArg::Efa).collect::<Vec<_>>() {
         let host = cargo::build_static(program)?;
         // Not in /usr/bin, which has another echo.
         boot.files.push(Share { host, guest: format!("/usr/lib/examples/{name}") });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations that name their destination: datagrams, XRC, dynamic connections.
+//! Operations that name their destination: datagrams, reliable datagrams, XRC, dynamic connections.
 
 use crate::destination::Addressed;
 use crate::op::Op;
 use crate::pair::Qp;
 use crate::payload::Payload;
-use uverbs::qp::transport::{HasPeer, Reliable};
+use uverbs::qp::transport::{HasPeer, Reads, Reliable, Writes};
 use uverbs::wr::ImmData;
 use uverbs::{Driver, Memory, Operation, RemoteRegion, Source};
 
@@ -44,7 +44,9 @@ impl<D: Driver, T: Addressed + HasPeer> Qp<T, D> {
     pub fn send_inv_to<B: Payload<D> + Source<D>>(&self, data: B, rkey: u32, to: &T::To<D>) -> Op<B, D> {
         self.op_to(to, Operation::SendInv(rkey), data)
     }
+}
 
+impl<D: Driver, T: Addressed + Writes> Qp<T, D> {
     /// `IBV_WR_RDMA_WRITE`: writes to the front of `region`, which is memory of this destination.
     pub fn write_to<B: Payload<D> + Source<D>>(
         &self,
@@ -88,7 +90,7 @@ impl<D: Driver, T: Addressed + HasPeer> Qp<T, D> {
     }
 }
 
-impl<D: Driver, T: Addressed + Reliable> Qp<T, D> {
+impl<D: Driver, T: Addressed + Reads> Qp<T, D> {
     /// `IBV_WR_RDMA_READ`: reads as many bytes as the data have from the front of `region`, which is memory of this destination.
     pub fn read_from<B: Payload<D> + Memory<D>>(
         &self,
@@ -98,7 +100,9 @@ impl<D: Driver, T: Addressed + Reliable> Qp<T, D> {
     ) -> Op<B, D> {
         self.op_to(from, Operation::Read(*region), data)
     }
+}
 
+impl<D: Driver, T: Addressed + Reliable> Qp<T, D> {
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`, as `fetch_add` of a connected QP.
     pub fn fetch_add_to<B: Payload<D> + Memory<D>>(
         &self,

@@ -17,17 +17,22 @@ use std::sync::Arc;
 use uverbs::attr::{QpCap, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
 use uverbs::provider::DcDriver;
 use uverbs::{
-    AnyDriver, Dci, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Ud, XrcDomain, XrcSend,
+    AnyDriver, Dci, Driver, Exclusive, Pool, Private, ProtectionDomain, Rc, SendQueue, Srd, Ud, XrcDomain,
+    XrcSend,
 };
 
 mod sealed {
-    use super::{Dci, Driver, Exclusive, Queue, Rc, SendQueue, Ud, XrcSend};
+    use super::{Dci, Driver, Exclusive, Queue, Rc, SendQueue, Srd, Ud, XrcSend};
     use uverbs::qp::transport::Sends;
 
     pub trait HasFutures: Sends {
         const IS_DATAGRAM: bool = false;
         /// Whether it has receives, or those of an SRQ.
         const RECEIVES: bool = true;
+        /// The bytes that a send can have inline, if the program does not say.
+        const INLINE: u32 = 64;
+        /// Whether a send that fails moves the QP to ERR.
+        const FAILS: bool = true;
 
         #[expect(private_interfaces, reason = "only this crate implements it")]
         fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D>
@@ -36,9 +41,9 @@ mod sealed {
     }
 
     macro_rules! has_futures {
-        ($($transport:ident: $variant:ident $(, $name:ident = $value:expr)?;)*) => {$(
+        ($($transport:ident: $variant:ident $(, $name:ident: $ty:ty = $value:expr)*;)*) => {$(
             impl HasFutures for $transport {
-                $(const $name: bool = $value;)?
+                $(const $name: $ty = $value;)*
 
                 #[expect(private_interfaces, reason = "only this crate implements it")]
                 fn queue<D: Driver>(queue: SendQueue<Self, Exclusive, D>) -> Queue<D> {
@@ -51,13 +56,15 @@ mod sealed {
 
     has_futures! {
         Rc: Rc;
-        Ud: Ud, IS_DATAGRAM = true;
-        XrcSend: Xrc, RECEIVES = false;
-        Dci: Dc, RECEIVES = false;
+        Ud: Ud, IS_DATAGRAM: bool = true;
+        // An entry of the send queue has room for 32 bytes; the first generations have no longer ones.
+        Srd: Srd, IS_DATAGRAM: bool = true, INLINE: u32 = 32, FAILS: bool = false;
+        XrcSend: Xrc, RECEIVES: bool = false;
+        Dci: Dc, RECEIVES: bool = false;
     }
 }
 
-/// The transports whose operations are futures: [`Rc`], [`Ud`], [`XrcSend`] and [`Dci`].
+/// The transports whose operations are futures: [`Rc`], [`Ud`], [`Srd`], [`XrcSend`] and [`Dci`].
 pub trait HasFutures: sealed::HasFutures {}
 
 /// The parameters of a QP that is to be created.
@@ -80,7 +87,8 @@ impl<D: Driver, T> fmt::Debug for QpBuilder<'_, T, D> {
 
 impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
     fn new(dispatcher: &'a Dispatcher<D>, pd: &'a ProtectionDomain<D>) -> Self {
-        let cap = if T::RECEIVES { QpCap::new(64, 64) } else { QpCap::new(64, 0).sge(1, 0) }.inline(64);
+        let cap =
+            if T::RECEIVES { QpCap::new(64, 64) } else { QpCap::new(64, 0).sge(1, 0) }.inline(T::INLINE);
         Self { dispatcher, pd, cap, send_ops: None, pool: None, srq: None, _transport: PhantomData }
     }
 
@@ -97,7 +105,7 @@ impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
         self
     }
 
-    /// Bytes that a send can have inline; 64 by default.
+    /// Bytes that a send can have inline; 64 by default, 32 for [`Srd`].
     pub fn inline(mut self, bytes: u32) -> Self {
         self.cap.max_inline_data = bytes;
         self
@@ -160,8 +168,8 @@ impl<'a, D: Driver, T: HasFutures> QpBuilder<'a, T, D> {
         let receives =
             Receives::new(receives.map(OwnQueue::Qp), pool.cloned(), (depths.1, T::IS_DATAGRAM), route);
         let sizes = (route, entries, depths.0);
-        let qp =
-            Arc::new(QpInner::new((T::queue(sends), receives, control), poller.life(), sizes, srq.cloned()));
+        let parts = (T::queue(sends), receives, control);
+        let qp = Arc::new(QpInner::new(parts, poller.life(), sizes, (srq.cloned(), T::FAILS)));
         poller.set_qp(route, &qp);
         Ok(Qp::new(qp, dispatcher))
     }
@@ -203,6 +211,13 @@ impl<D: Driver> Dispatcher<D> {
     /// # }
     /// ```
     pub fn datagram_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Ud, D> {
+        QpBuilder::new(self, pd)
+    }
+
+    /// Begins the creation of a QP of reliable datagrams (SRD), which only EFA has. Each operation names its [`Destination`](crate::Destination),
+    /// which needs an address handle of this side, too, for reads and writes. Messages and operations may overtake each other. An operation
+    /// that fails does not end the QP.
+    pub fn srd_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Srd, D> {
         QpBuilder::new(self, pd)
     }
 

@@ -16,7 +16,9 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::attr::AhAttr;
 use uverbs::wr::ImmData;
-use uverbs::{AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Private, ProtectionDomain, Ud, WorkCompletion};
+use uverbs::{
+    AnyDriver, Buf, ConnectAttr, Driver, Endpoint, Private, ProtectionDomain, Srd, Ud, WorkCompletion,
+};
 
 /// The bytes before a datagram in its buffer: the global routing header, or what is in its place (ibv_create_ah_from_wc(3)).
 const GRH_LEN: usize = 40;
@@ -101,6 +103,40 @@ impl<D: Driver> Future for RecvFrom<D> {
     }
 }
 
+/// Moves a QP from RESET to RTS, which needs no peer, and posts its receives.
+fn start<T, D: Driver>(qp: &Qp<T, D>, attr: &ConnectAttr) -> Result<Endpoint> {
+    qp.init(attr)?;
+    let here = qp.endpoint(0, attr)?;
+    qp.control().connect(&here, &here, attr)?;
+    Ok(here)
+}
+
+impl<D: Driver> Qp<Srd, D> {
+    /// Moves it from RESET to RTS, and posts the receives. It needs no peer; its queue key is that of `attr`, and so is the number of
+    /// retries if a peer has no receive. Returns what a peer needs to send to it.
+    ///
+    /// # Errors
+    /// As [`Qp::init`].
+    pub fn start(&self, attr: &ConnectAttr) -> Result<Endpoint> {
+        start(self, attr)
+    }
+
+    /// The next message. Messages are in the order of their arrival, which is not that in which they were sent, and so are the tasks that
+    /// wait for them. The [completion](Message::completion) has the sender's QP (`src_qp`).
+    ///
+    /// # Errors
+    /// After all messages that have arrived: the error of the QP, or [`Error::Closed`](crate::Error::Closed).
+    pub fn recv_from(&self) -> Recv<D> {
+        Recv::new(self.inner.clone())
+    }
+
+    /// A message that has arrived already.
+    #[must_use]
+    pub fn try_recv_from(&self) -> Option<Message<D>> {
+        self.inner.try_take()
+    }
+}
+
 impl<D: Driver> Qp<Ud, D> {
     /// Moves it from RESET to RTS, and posts the receives. A QP of datagrams needs no peer; its queue key is that of `attr`. Returns what a
     /// peer needs to send to it.
@@ -108,10 +144,7 @@ impl<D: Driver> Qp<Ud, D> {
     /// # Errors
     /// As [`Qp::init`].
     pub fn start(&self, attr: &ConnectAttr) -> Result<Endpoint> {
-        self.init(attr)?;
-        let here = self.endpoint(0, attr)?;
-        self.control().connect(&here, &here, attr)?;
-        Ok(here)
+        start(self, attr)
     }
 
     /// The next datagram. Datagrams are in the order of their arrival, and so are the tasks that wait for them. One that arrives while no

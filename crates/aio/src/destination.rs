@@ -3,7 +3,7 @@
 
 use core::fmt;
 use std::sync::Arc;
-use uverbs::{AddressHandle, AnyDriver, Dci, Driver, Ud, XrcSend};
+use uverbs::{AddressHandle, AnyDriver, Dci, Driver, Srd, Ud, XrcSend};
 
 /// The destination of datagrams: an address, a QP there, and its queue key. Clones share the address handle, which lives until the last
 /// datagram that uses it is complete.
@@ -139,7 +139,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// The transports each of whose work requests names its destination: [`Ud`] a [`Destination`], [`XrcSend`] an [`SrqDestination`], [`Dci`] a
+/// The transports each of whose work requests names its destination: [`Ud`] and [`Srd`] a [`Destination`], [`XrcSend`] an [`SrqDestination`], [`Dci`] a
 /// [`DcDestination`].
 pub trait Addressed: sealed::Addressed {}
 
@@ -159,6 +159,7 @@ macro_rules! addressed {
 
 addressed! {
     Ud: Destination<D>, |to| To::Datagram(to.clone());
+    Srd: Destination<D>, |to| To::Datagram(to.clone());
     XrcSend: SrqDestination, |to| To::Srq(to.srq_num);
     Dci: DcDestination<D>, |to| To::Dc(to.clone());
 }

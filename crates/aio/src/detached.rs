@@ -40,7 +40,8 @@ impl<D: Driver, P: Payload<D>> Op<P, D> {
     /// a message. It is ready at once if the operation was posted already, by an earlier poll.
     ///
     /// Its buffer goes back to its pool with a later completion: the queue keeps the buffers of at most half of its
-    /// depth until the next operation. If it fails, the QP is in state ERR, and the next operations and receives have an error.
+    /// depth until the next operation. If it fails, the QP is in state ERR, and the next operations and receives have an error; a QP of
+    /// reliable datagrams ([`Srd`](uverbs::Srd)) goes on, and nothing reports the failure.
     /// [`Qp::shutdown`](crate::Qp::shutdown) does not wait for the detached operations at the end: a program awaits its last
     /// message.
     pub fn detach(self) -> Detached<P, D> {

@@ -12,8 +12,8 @@ use uverbs::qp::QpControl;
 use uverbs::{AnyDriver, ConnectAttr, Driver, Endpoint, Rc};
 use uverbs_core::wake::Wakes;
 
-/// A queue pair whose operations are futures: reliable connected ([`Rc`], the default), one of datagrams ([`Ud`](uverbs::Ud)), the sending
-/// end of XRC ([`XrcSend`](uverbs::XrcSend)), or an initiator of dynamic connections ([`Dci`](uverbs::Dci)). Clones share it; it is
+/// A queue pair whose operations are futures: reliable connected ([`Rc`], the default), one of datagrams ([`Ud`](uverbs::Ud)), of
+/// reliable datagrams ([`Srd`](uverbs::Srd)), the sending end of XRC ([`XrcSend`](uverbs::XrcSend)), or an initiator of dynamic connections ([`Dci`](uverbs::Dci)). Clones share it; it is
 /// destroyed when all clones and futures are dropped.
 ///
 /// The operations are in the order in which their futures are polled first. If more are polled than the queue has entries,

@@ -30,6 +30,8 @@ pub(crate) struct QpInner<D: Driver> {
     depth: u32,
     /// The first error of a completion: those after it are flushed only.
     fault: Mutex<Option<Error>>,
+    /// Whether a send that fails moves it to ERR.
+    fails: bool,
     srq: Option<Srq<D>>,
     /// With an SRQ: it takes no more receives, and those that it took were passed on.
     flushed: AtomicBool,
@@ -68,7 +70,7 @@ impl<D: Driver> QpInner<D> {
         (sends, receives, control): (Queue<D>, Receives<D>, QpControl<D>),
         life: &Arc<Life<D>>,
         (route, entries, depth): (RouteId, u32, u32),
-        srq: Option<Srq<D>>,
+        (srq, fails): (Option<Srq<D>>, bool),
     ) -> Self {
         Self {
             sends: Short::new(Sends::new(sends, depth)),
@@ -79,6 +81,7 @@ impl<D: Driver> QpInner<D> {
             entries,
             depth,
             fault: Mutex::new(None),
+            fails,
             srq,
             flushed: AtomicBool::new(false),
             warned: AtomicBool::new(false),
@@ -176,6 +179,9 @@ impl<D: Driver> QpInner<D> {
 
     #[cold]
     fn note_error(&self, status: WcStatus, vendor_err: u32, qp_num: u32, wakes: &mut Vec<Waker>) {
+        if !self.fails {
+            return;
+        }
         let error = Error::Completion { status, vendor_err, qp_num };
         if status != WcStatus::WR_FLUSH_ERR {
             lock(&self.fault).get_or_insert_with(|| error.clone());

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use uverbs::qp::QpControl;
 use uverbs::{
     AddressHandle, Completed, Dci, Driver, Exclusive, Operation, PostError, Rc, RecvQueue, Rejected,
-    SendFlags, SendQueue, Ud, WcStatus, XrcSend,
+    SendFlags, SendQueue, Srd, Ud, WcStatus, XrcSend,
 };
 use uverbs_core::wake::{Caller, Waiters};
 
@@ -25,6 +25,7 @@ pub(crate) type Outcome<D> = Result<Completed<D>>;
 pub(crate) enum Queue<D: Driver> {
     Rc(SendQueue<Rc, Exclusive, D>),
     Ud(SendQueue<Ud, Exclusive, D>),
+    Srd(SendQueue<Srd, Exclusive, D>),
     Xrc(SendQueue<XrcSend, Exclusive, D>),
     Dc(SendQueue<Dci, Exclusive, D>),
 }
@@ -58,6 +59,9 @@ impl<D: Driver> Queue<D> {
             (Self::Ud(queue), To::Datagram(to)) => {
                 payload.post(queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags), op)
             }
+            (Self::Srd(queue), To::Datagram(to)) => {
+                payload.post(queue.post_to(wr_id, &to.ah, to.qp_num, to.qkey).flags(flags), op)
+            }
             (Self::Xrc(queue), To::Srq(srq_num)) => {
                 payload.post(queue.post_srq(wr_id, *srq_num).flags(flags), op)
             }
@@ -79,6 +83,7 @@ impl<D: Driver> Queue<D> {
         match self {
             Self::Rc(queue) => queue.reset(recv, control),
             Self::Ud(queue) => queue.reset(recv, control),
+            Self::Srd(queue) => queue.reset(recv, control),
             Self::Xrc(queue) => queue.reset(recv, control),
             Self::Dc(queue) => queue.reset(recv, control),
         }

@@ -71,6 +71,12 @@ fn a_vm_sees_a_device_of_its_generation_and_its_registers_answer() {
     device.vm().vectors.raise(0);
     device.vm().vectors.raise(1);
     assert_eq!(event.read(), Ok(1));
+    // Behind the end, and in a BAR that does not exist: the VM reads zeros.
+    for (region, offset) in [(REGISTERS, 8192 - 2), (1, 0)] {
+        let mut data = [7; 4];
+        let read = vm.region_read(region.into(), offset, &mut data);
+        assert!(read.is_err() || data == [0; 4]);
+    }
     // What a VM has left behind is not there for the next one.
     vm.region_write(REGISTERS.into(), EFA_REGS_DEV_CTL_OFF.into(), &1_u32.to_le_bytes()).unwrap();
     vm.shutdown().unwrap();

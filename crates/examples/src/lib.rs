@@ -6,6 +6,7 @@
 //! | `kv` | a key-value store: [`kv`] |
 //! | `bulk` | transfers of many blocks over several QPs and NICs, with failover: [`bulk`] |
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
+//! | `ordered` | messages in order over SRD, the transport of EFA: [`ordered`] |
 //! | `rpc` | calls with deadlines, of hundreds of clients to one server: [`rpc`] |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
@@ -22,6 +23,8 @@ pub mod link;
 pub mod log;
 #[forbid(unsafe_code)]
 pub mod nic;
+#[forbid(unsafe_code)]
+pub mod ordered;
 #[forbid(unsafe_code)]
 pub mod rpc;
 pub mod udmabuf;

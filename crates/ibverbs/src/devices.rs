@@ -37,9 +37,9 @@ struct Device {
 pub(crate) enum Source {
     /// The kernel.
     Kernel(Box<DeviceInfo>),
-    /// A software HCA of this process, by its index.
+    /// A software device of this process, by its index.
     #[cfg(feature = "hca")]
-    Hca(usize),
+    Software(usize),
 }
 
 /// All devices that were ever listed.
@@ -124,21 +124,23 @@ fn empty() -> ibv_device {
     unsafe { mem::zeroed() }
 }
 
-/// The software HCAs of this process.
+/// The software devices of this process.
 #[cfg(feature = "hca")]
 fn software() -> Outcome<Vec<(ibv_device, Source)>> {
-    let device = |(i, name): (usize, String)| {
-        let mut device = empty();
-        device.node_type = NodeType::CA.0.into();
-        device.transport_type = TransportType::IB.0.into();
-        device.name = text(&name);
-        // There are no such files in sysfs; the verbs return the same information.
-        device.dev_name = text(&name);
+    let device = |(i, found): (usize, &crate::software::Device)| {
+        let (mut device, name) = (empty(), found.name());
+        device.node_type = found.node_type().0.into();
+        device.transport_type = found.node_type().transport().0.into();
+        device.name = text(name);
+        device.dev_name = text(name);
+        // There are no such files in sysfs, unless somebody has made them; the verbs return the same information.
         device.dev_path = text(&format!("/nonexistent/{name}"));
-        device.ibdev_path = device.dev_path;
-        (device, Source::Hca(i))
+        let made = sysfs::root().join("class/infiniband").join(name);
+        device.ibdev_path =
+            if made.exists() { text(&made.to_string_lossy()) } else { text(&format!("/nonexistent/{name}")) };
+        (device, Source::Software(i))
     };
-    Ok(crate::hca::names()?.into_iter().enumerate().map(device).collect())
+    Ok(crate::software::devices()?.iter().enumerate().map(device).collect())
 }
 
 /// Without the feature there are none.
@@ -235,13 +237,18 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
             let file: Arc<dyn Kernel> = Arc::new(open_file(info)?);
             // C programs call daemon(3) after opening a device, and then call verbs in the child.
             Process::adopt_children();
-            match file.driver_id() {
-                Mlx5::DRIVER_ID => open_with_options(file, device, Devx::IfPermitted),
-                id => drivers!(for_id (id, D => context::open::<D>(file, device))),
-            }
+            open_kernel(file, device)
         }
         #[cfg(feature = "hca")]
-        Source::Hca(index) => open_with_options(crate::hca::open(*index)?, device, Devx::IfPermitted),
+        Source::Software(index) => open_kernel(crate::software::open(*index)?, device),
+    }
+}
+
+/// Opens a device behind a kernel port.
+fn open_kernel(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {
+    match kernel.driver_id() {
+        Mlx5::DRIVER_ID => open_with_options(kernel, device, Devx::IfPermitted),
+        id => drivers!(for_id (id, D => context::open::<D>(kernel, device))),
     }
 }
 
@@ -250,7 +257,9 @@ pub(crate) fn is_mlx5_device(device: *mut ibv_device) -> bool {
     match source(device) {
         Ok(Source::Kernel(info)) => info.pci_id().is_some_and(Mlx5::MATCH.pci),
         #[cfg(feature = "hca")]
-        Ok(Source::Hca(_)) => true,
+        Ok(Source::Software(index)) => {
+            crate::software::devices().is_ok_and(|all| all.get(*index).is_some_and(|device| device.is_mlx5()))
+        }
         Err(_) => false,
     }
 }
@@ -261,14 +270,14 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: Devx) -> Outcome<*mut ibv
         Source::Kernel(info) => {
             let file = Arc::new(open_file(info)?);
             Process::adopt_children();
-            if file.driver_id() != Mlx5::DRIVER_ID {
-                return Err(Errno::EOPNOTSUPP);
-            }
             file
         }
         #[cfg(feature = "hca")]
-        Source::Hca(index) => crate::hca::open(*index)?,
+        Source::Software(index) => crate::software::open(*index)?,
     };
+    if kernel.driver_id() != Mlx5::DRIVER_ID {
+        return Err(Errno::EOPNOTSUPP);
+    }
     open_with_options(kernel, device, devx)
 }
 
@@ -303,7 +312,8 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     #[cfg(feature = "hca")]
     if let Some(shared) = context::shared::by_stand_in(borrowed)? {
         // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).
-        return context::shared::share::<Mlx5>(shared, unsafe { OwnedFd::from_raw_fd(cmd_fd) });
+        let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        return drivers!(for_id (shared.kernel.driver_id(), D => context::shared::share::<D>(shared, fd)));
     }
     let found = nix::sys::stat::fstat(borrowed)?;
     if found.st_mode & libc::S_IFMT != libc::S_IFCHR {
@@ -353,8 +363,8 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
                 parse::guid(text.as_bytes()).ok_or(Errno::EIO)?
             }
             #[cfg(feature = "hca")]
-            Source::Hca(index) => {
-                let bytes = crate::hca::open(*index)?.attribute("node_guid")?;
+            Source::Software(index) => {
+                let bytes = crate::software::open(*index)?.attribute("node_guid")?;
                 parse::guid(&bytes).ok_or(Errno::EIO)?
             }
         };
@@ -363,7 +373,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     guid.to_be()
 }
 
-/// The index; -1 if the kernel does not report it, and for software HCAs.
+/// The index; -1 if the kernel does not report it, and for software devices.
 ///
 /// # Safety
 /// No requirement: a pointer that was not in a list is only compared, not dereferenced.
@@ -374,7 +384,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) ->
         index = match source(device)? {
             Source::Kernel(info) => info.index().and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1),
             #[cfg(feature = "hca")]
-            Source::Hca(_) => -1,
+            Source::Software(_) => -1,
         };
         Ok(())
     });

@@ -25,14 +25,15 @@ mod convert;
 mod data;
 mod devices;
 mod dv;
+mod efadv;
 mod errno;
 mod events;
 mod export;
-#[cfg(feature = "hca")]
-mod hca;
 mod live;
 mod logger;
 mod neighbour;
 mod object;
 mod recent;
+#[cfg(feature = "hca")]
+mod software;
 mod verbs;

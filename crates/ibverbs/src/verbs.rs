@@ -11,7 +11,8 @@ use crate::abi::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
 use crate::abi::qp::{ibv_qp, ibv_qp_init_attr_ex};
 use crate::abi::wq::{ibv_wq, ibv_wq_init_attr};
 use crate::arg::Arg;
-use crate::errno::Outcome;
+use crate::context::Private;
+use crate::errno::{Errno, Outcome};
 use crate::live::{Claim, Live, Used};
 use crate::object::cq::CqRequest;
 use crate::object::{ah, cq, qp, srq, wq};
@@ -36,6 +37,11 @@ pub(crate) struct Open<D: Driver> {
     pub(crate) driver: D,
     pub(crate) core_support: CoreSupport,
     pub(crate) num_comp_vectors: u32,
+}
+
+/// The driver of a context, `EOPNOTSUPP` if it is another one.
+pub(crate) fn driver<D: Driver>(here: &Private) -> Outcome<&Open<D>> {
+    here.verbs().as_any().downcast_ref().ok_or(Errno::EOPNOTSUPP)
 }
 
 /// The verbs that depend on the driver. An object of another driver's context is `EINVAL`.

@@ -20,6 +20,10 @@ const SYMBOLS_44: &str = include_str!("../data/symbols-44.txt");
 const MLX5_SYMBOLS: &str = include_str!("../data/symbols-mlx5.txt");
 const MLX5_SYMBOLS_44: &str = include_str!("../data/symbols-mlx5-44.txt");
 
+/// The table of libefa's symbols, in the same form.
+const EFA_SYMBOLS: &str = include_str!("../data/symbols-efa.txt");
+const EFA_SYMBOLS_44: &str = include_str!("../data/symbols-efa-44.txt");
+
 /// The folder with the libraries, built once.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -61,7 +65,8 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
     if let Some(folder) = folder {
         cc.arg("-L").arg(folder);
     }
-    let compiled = cc.args(["-lmlx5", "-libverbs", "-lpthread"]).output().expect("needs a C compiler");
+    let compiled =
+        cc.args(["-lefa", "-lmlx5", "-libverbs", "-lpthread"]).output().expect("needs a C compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     program
 }
@@ -139,6 +144,14 @@ fn the_symbols_of_libmlx5_are_those_of_rdma_core_44_and_65() {
     let ours = symbols_of(&library().join("libmlx5.so.1"), MLX5_SYMBOLS);
     assert_eq!(ours.len(), 143);
     let gone: Vec<_> = MLX5_SYMBOLS_44.lines().filter(|symbol| !ours.contains(*symbol)).collect();
+    assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
+}
+
+#[test]
+fn the_symbols_of_libefa_are_those_of_rdma_core_44_and_65() {
+    let ours = symbols_of(&library().join("libefa.so.1"), EFA_SYMBOLS);
+    assert_eq!(ours.len(), 13);
+    let gone: Vec<_> = EFA_SYMBOLS_44.lines().filter(|symbol| !ours.contains(*symbol)).collect();
     assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
 }
 
@@ -414,7 +427,7 @@ fn every_function_of_the_data_path_sets_errno() {
 
 /// Whether one of the libraries has a function.
 fn has_symbol(name: &str) -> bool {
-    [SYMBOLS, MLX5_SYMBOLS].iter().any(|table| table.contains(&format!("{name}@")))
+    [SYMBOLS, MLX5_SYMBOLS, EFA_SYMBOLS].iter().any(|table| table.contains(&format!("{name}@")))
 }
 
 /// The functions that a table of calls lacks.
@@ -491,6 +504,20 @@ fn every_function_of_libmlx5_fails_as_its_man_page_specifies() {
     let untold = uncovered(done, table);
     assert!(untold.is_empty(), "not in conventions-mlx5.c: {untold:?}");
     passes("conventions-mlx5");
+}
+
+/// The failure of each function of libefa.
+#[test]
+fn every_function_of_libefa_fails_as_its_man_page_specifies() {
+    let table = include_str!("c/conventions-efa.c");
+    let untold = uncovered(EFA_SYMBOLS.lines().filter_map(|line| line.split('@').next()), table);
+    assert!(untold.is_empty(), "not in conventions-efa.c: {untold:?}");
+    passes_with("conventions-efa", &[("UVERBS_EFA", "2")]);
+}
+
+#[test]
+fn srd_reaches_the_other_device_with_libefa() {
+    passes_with("efa", &[("UVERBS_HCA", "0"), ("UVERBS_EFA", "2")]);
 }
 
 /// A panic would end the program.

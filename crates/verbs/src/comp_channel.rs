@@ -129,19 +129,15 @@ impl<D: Driver> CompletionChannel<D> {
     #[cold]
     fn look_up(&self, id: u64, last: &mut CqEvents) -> Option<CqId> {
         let found = self.known(id)?;
-        if let Some(Object::Cq(cq)) = self.inner.context.object(id) {
-            last.last = Some((id, cq));
+        if let Some(Object::Cq(Some(cq))) = self.inner.context.object(id) {
+            last.last = Some((id, Arc::downgrade(&cq)));
         }
         Some(found)
     }
 
     /// The CQ of an event, if it was not destroyed.
     fn known(&self, id: u64) -> Option<CqId> {
-        let Some(Object::Cq(cq)) = self.inner.context.object(id) else { return None };
-        if let Some(cq) = cq.upgrade() {
-            cq.cq_event();
-        }
-        Some(CqId(id))
+        self.inner.context.note_cq_event(id).then_some(CqId(id))
     }
 }
 

@@ -20,8 +20,9 @@ use uverbs_core::sync::ProcessMutex;
 /// The object that an id in an event refers to.
 #[derive(Clone)]
 pub(crate) enum Object {
-    /// Told about its events; nobody until the CQ is created.
-    Cq(Weak<dyn Notify>),
+    /// Told about its events; nobody until the CQ is created. This is not weak: the number is removed when the CQ is dropped, and a weak
+    /// reference costs more at each event.
+    Cq(Option<Arc<dyn Notify>>),
     /// Told that the device was removed, so that its posts are refused; nobody until the QP is created.
     Qp(QpEvents, Weak<dyn Notify>),
     /// As a QP.
@@ -145,9 +146,21 @@ impl<D: Driver> ContextInner<D> {
     }
 
     pub(crate) fn forget_object(&self, id: u64) {
-        if let Ok(mut objects) = self.objects.lock() {
-            objects.remove(id);
+        let Ok(mut objects) = self.objects.lock() else { return };
+        let object = objects.remove(id);
+        // The last reference to the shared part of a CQ frees memory; without the lock.
+        drop(objects);
+        drop(object);
+    }
+
+    /// Notes an event of the CQ with this number; returns whether there is one.
+    pub(crate) fn note_cq_event(&self, id: u64) -> bool {
+        let Ok(objects) = self.objects.lock() else { return false };
+        let Some(Object::Cq(cq)) = objects.get(id) else { return false };
+        if let Some(cq) = cq {
+            cq.cq_event();
         }
+        true
     }
 
     pub(crate) fn object(&self, id: u64) -> Option<Object> {

@@ -413,6 +413,13 @@ struct Pass<'k, D: Driver, F> {
     f: F,
 }
 
+/// Whether it is a completion of its own work request only, as far as the program knows when it is compiled: that of a receive, or of a
+/// send on a device without an order. Another one is asked by [`Flight::in_order`](crate::flight::Flight::in_order).
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn is_alone<C: Completion>(completion: &C) -> bool {
+    !C::IN_ORDER || is_received(completion)
+}
+
 /// Whether it is a completion of a receive.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn is_received(completion: &impl Completion) -> bool {
@@ -425,7 +432,7 @@ impl<D: Driver, F: FnMut(Polled<'_, '_, D>)> Claimant<D::CompletionQueue> for Pa
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn claim(&mut self, completion: &<D::CompletionQueue as Engine>::Completion<'_>) -> Claim<D> {
-        self.known.claim(completion.wr_id(), is_received(completion))
+        self.known.claim(completion.wr_id(), is_alone(completion))
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]

@@ -190,23 +190,23 @@ impl<D: Driver> Known<D> {
     /// to continue outside: for a number that no queue gave, or whose entry was taken before; for one of a scope; and if earlier sends
     /// are complete, too.
     ///
-    /// A number of a send may be reported as that of a receive, but not the other way round: then receives that are not
-    /// complete would be taken.
+    /// `alone` is whether it says nothing about others: a receive, or a send of a queue that completes in any order. Any send may be reported
+    /// so, but no receive as a send of a queue in order: then receives that are not complete would be taken.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn claim(&mut self, wr_id: u64, received: bool) -> Claim<D> {
+    pub(super) fn claim(&mut self, wr_id: u64, alone: bool) -> Claim<D> {
         // A loop and not a second `take`: then the usual path has no branch for the result of `turn_to`, which succeeds once.
         let entry = loop {
             match self.current.slab.take(wr_id) {
                 Some(entry) => break entry,
                 None if self.turn_to(wr_id) => {}
                 None => {
-                    self.claim_other(wr_id, received);
+                    self.claim_other(wr_id, alone);
                     return Claim::Rest;
                 }
             }
         };
         self.counts.completed();
-        if !received {
+        if !alone {
             let count = wr_id as u32;
             if count != self.expected {
                 self.claim_earlier(wr_id);
@@ -235,12 +235,12 @@ impl<D: Driver> Known<D> {
     /// The entry of a number for which `take` has found none, if it is that of a scope.
     #[cold]
     #[inline(never)]
-    extern "C" fn claim_other(&mut self, wr_id: u64, received: bool) {
+    extern "C" fn claim_other(&mut self, wr_id: u64, alone: bool) {
         // `turn_to` has made the queue of the number the current one, if there is such a queue.
         let Some(entry) = self.current.slab.take_scoped(wr_id) else { return };
         self.counts.completed();
         self.aside = Aside::Scoped(entry);
-        if !received {
+        if !alone {
             self.claim_earlier(wr_id);
         }
     }

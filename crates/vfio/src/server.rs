@@ -23,10 +23,10 @@ pub trait Function: Clone + Send + Sync + 'static {
     /// Its VM. The server maps memory and sets interrupts, and removes both when the VM disconnects, after a reset.
     fn vm(&self) -> &Vm;
 
-    /// The VM reads at an offset of a BAR. `data` are zeros.
+    /// The VM reads at an offset of a BAR, which the layout has. `data` are zeros.
     fn read(&self, bar: u8, offset: u64, data: &mut [u8]);
 
-    /// The VM writes at an offset of a BAR.
+    /// The VM writes at an offset of a BAR, which the layout has.
     fn write(&self, bar: u8, offset: u64, data: &[u8]);
 
     /// Resets the function: it does not access the VM until its driver sets it up again.
@@ -105,6 +105,13 @@ struct Backend<F> {
 }
 
 impl<F: Function> Backend<F> {
+    /// The BAR of a region, if it has this range.
+    fn bar(&self, region: u32, offset: u64, len: usize) -> Option<u8> {
+        let index = bar(region)?;
+        let bytes = self.layout.bars.iter().find(|bar| bar.index == index)?.bytes;
+        offset.checked_add(len as u64).filter(|end| *end <= bytes).map(|_| index)
+    }
+
     /// The VM has disconnected.
     fn leave(&mut self) {
         self.function.reset();
@@ -125,7 +132,7 @@ impl<F: Function> ServerBackend for Backend<F> {
         data.fill(0);
         if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.read(offset, data);
-        } else if let Some(bar) = bar(region) {
+        } else if let Some(bar) = self.bar(region, offset, data.len()) {
             self.function.read(bar, offset, data);
         }
         Ok(())
@@ -135,7 +142,7 @@ impl<F: Function> ServerBackend for Backend<F> {
         check_length(data)?;
         if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config.write(offset, data);
-        } else if let Some(bar) = bar(region) {
+        } else if let Some(bar) = self.bar(region, offset, data.len()) {
             self.function.write(bar, offset, data);
         }
         Ok(())

@@ -106,6 +106,8 @@ impl Completion {
 }
 
 impl provider::Completion for Completion {
+    const IN_ORDER: bool = false;
+
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_id(&self) -> u64 {
         self.wr_id

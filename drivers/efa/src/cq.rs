@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// There is no memory for the words that the poller and control calls share.
     pub fn new(state: CqState, barrier: ControlBarrier, doorbell: Option<Doorbell>) -> io::Result<Self> {
         let (capacity, room) = (state.capacity(), state.room());
-        let shared = Arc::new(CqShared::new(state, barrier)?);
+        let shared = Arc::new(CqShared::new(state, barrier, doorbell.as_ref())?);
         let rings = Arc::clone(&shared.rings);
         Ok(Self { shared, rings, is_open: false, last: None, pending: None, room, capacity, doorbell })
     }

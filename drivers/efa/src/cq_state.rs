@@ -5,7 +5,8 @@
 //! at once: those of other QPs before them are moved to private memory, where the next poll finds them ([`CqState::remove`]).
 
 use crate::completion::{self, Completion};
-use crate::memory::{CqRing, Cqe};
+use crate::direct::QueuePlace;
+use crate::memory::{CqRing, Cqe, Doorbell};
 use crate::table::Table;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
@@ -22,13 +23,25 @@ pub struct CqShared {
     pub(crate) rings: Arc<Polled<CqState>>,
     /// Events that the program has read. The doorbell that requests the next one has the number.
     pub(crate) events: AtomicU32,
+    place: QueuePlace,
 }
 
 impl CqShared {
     /// # Errors
     /// There is no memory for the words that the poller and control calls share.
-    pub(crate) fn new(state: CqState, barrier: ControlBarrier) -> io::Result<Self> {
-        Ok(Self { rings: Polled::new(state, barrier)?, events: AtomicU32::new(0) })
+    pub(crate) fn new(
+        state: CqState,
+        barrier: ControlBarrier,
+        doorbell: Option<&Doorbell>,
+    ) -> io::Result<Self> {
+        let place = state.place(doorbell);
+        Ok(Self { rings: Polled::new(state, barrier)?, events: AtomicU32::new(0), place })
+    }
+
+    /// Where the rings are: one after the other.
+    #[must_use]
+    pub fn place(&self) -> &QueuePlace {
+        &self.place
     }
 
     /// Counts an event that was read.
@@ -120,6 +133,10 @@ impl CqState {
             kept: VecDeque::new(),
             qps: Qps::new(max_qp),
         }
+    }
+
+    pub(crate) fn ring(&self) -> &CqRing {
+        &self.ring
     }
 
     /// The number of completions that fit into each sub-CQ.

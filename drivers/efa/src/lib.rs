@@ -31,6 +31,8 @@ mod cq;
 #[cfg(not(loom))]
 mod cq_state;
 #[cfg(not(loom))]
+mod direct;
+#[cfg(not(loom))]
 mod list;
 #[cfg(not(loom))]
 pub mod memory;
@@ -57,6 +59,7 @@ pub use {
     control::Efa,
     cq::CompletionQueue,
     cq_state::{CqShared, CqState},
+    direct::{DoorbellPlace, QpPlaces, QueuePlace},
     recv::{Batch as RecvBatch, RecvQueue},
     send::{Batch as SendBatch, SendQueue},
     shared::QpShared,

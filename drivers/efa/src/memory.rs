@@ -94,6 +94,11 @@ pub struct SendRing {
 unsafe impl Send for SendRing {}
 
 impl SendRing {
+    /// The address of the first entry.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     /// The entries at `offset` of a mapping.
     ///
     /// # Errors
@@ -240,6 +245,14 @@ impl Doorbell {
         }
     }
 
+    /// The address of the register; `None` for that of a software device.
+    pub(crate) fn address(&self) -> Option<usize> {
+        match self {
+            Self::Mapped(register, _) => Some(register.as_ptr().expose_provenance()),
+            Self::Port(..) => None,
+        }
+    }
+
     /// Stores a value.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn store(&self, value: u32) {
@@ -295,6 +308,11 @@ pub struct RecvRing {
 unsafe impl Send for RecvRing {}
 
 impl RecvRing {
+    /// The address of the first descriptor.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     const WORDS: usize = size_of::<RxDesc>() / 8;
 
     /// The descriptors of a mapping.
@@ -357,6 +375,11 @@ pub struct CqRing {
 unsafe impl Send for CqRing {}
 
 impl CqRing {
+    /// The address of the first entry.
+    pub(crate) fn address(&self) -> usize {
+        self.first.as_ptr().expose_provenance()
+    }
+
     /// `subs` sub-CQs of `entries` entries. The mapping may be read-only.
     ///
     /// # Errors

@@ -83,6 +83,11 @@ impl RecvQueue {
         self.max_sge
     }
 
+    /// The ring and its doorbell.
+    pub(crate) fn memory(&self) -> (&RecvRing, &Doorbell) {
+        (&self.ring, &self.doorbell)
+    }
+
     /// Begins a batch.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn begin(&mut self) -> RqCursor {

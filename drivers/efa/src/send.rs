@@ -44,6 +44,13 @@ impl SqCursor {
         self.limit = self.at;
     }
 
+    /// As [`latch`](Self::latch), by value: the cursor of a batch whose address is passed on does not stay in registers.
+    #[cold]
+    fn latched(mut self, error: PostError) -> Self {
+        self.latch(error);
+        self
+    }
+
     /// The latched error.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn error(&self) -> Option<PostError> {
@@ -98,6 +105,11 @@ impl SendQueue {
     #[must_use]
     pub fn config(&self) -> &SendConfig {
         &self.config
+    }
+
+    /// The ring and its doorbell.
+    pub(crate) fn memory(&self) -> (&SendRing, &Doorbell) {
+        (&self.ring, &self.doorbell)
     }
 
     /// Begins a batch, unless a builder session is open.
@@ -346,7 +358,7 @@ impl SendBatch for Batch<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &Wr<'_, Ah>) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr) {
-            self.cursor.latch(error);
+            self.cursor = self.cursor.latched(error);
         }
     }
 

@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: memory is leaked, consists of atomics, and stays registered as long as a test runs.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, Gid, GlobalRoute, QpAttr, QpAttrMask as M, QpInitAttr, QpState, QpType,
@@ -541,5 +541,66 @@ fn resets_against_posts_and_polls_in_parallel() {
         }
         stop.store(true, Ordering::Relaxed);
     });
+    assert_eq!(device.violations(), []);
+}
+
+/// A message to itself, and its two completions.
+fn exchange(x: &mut End, id: u64) {
+    let (ah, qpn) = (x.ah(x), x.qp.qp.handle().qp_num());
+    x.cq.queue.req_notify(false).unwrap();
+    x.recv(id, &[x.sge(0, 64)]);
+    let to = Dest::Ud(To { ah: &ah, remote_qpn: qpn, remote_qkey: QKEY });
+    x.post(Face::Single, Wr::new(id, Op::Send).inline(b"x").to(to)).unwrap();
+    let begin = std::time::Instant::now();
+    let mut polled = 0;
+    while polled < 2 {
+        assert!(begin.elapsed().as_secs() < 60, "{polled} completions of {id}");
+        polled += x.poll().iter().inspect(|done| assert_eq!(done.wr_id(), id)).count();
+    }
+}
+
+/// A thread polls and arms a CQ while another destroys it. The device gives its number, and the place of its doorbell, to
+/// the next CQ, whose completions and events are its own.
+#[test]
+fn the_end_of_a_cq_against_polls_in_parallel() {
+    let device = EfaDevice::new();
+    let mut x = End::new(&device, QpType::Driver, true);
+    for round in 0..40_u64 {
+        exchange(&mut x, round);
+        if round % 2 == 0 {
+            // Completions that no one has polled.
+            (0..4).for_each(|_| x.recv(99, &[x.sge(0, 64)]));
+            x.modify(&QpAttr::new().qp_state(QpState::ERR), M::STATE);
+        }
+        let End { qp, cq, channel, mr, pd, memory, efa, _info } = x;
+        qp.qp.destroy().unwrap();
+        let CqParts { cq, mut queue, .. } = cq;
+        let (stop, polls) = (AtomicBool::new(false), AtomicU64::new(0));
+        let wait = |more| {
+            let until = polls.load(Ordering::Relaxed) + more;
+            while polls.load(Ordering::Relaxed) < until {
+                std::thread::yield_now();
+            }
+        };
+        x = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    queue.poll_each(4, |done| panic!("{done:?} of a queue that ended")).unwrap();
+                    let _ = queue.req_notify(false);
+                    polls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            wait(1);
+            cq.destroy().unwrap();
+            let cq = efa.create_cq(&CqInitAttr::new(64), channel.as_ref(), 7).unwrap();
+            let qp = End::new_qp(&efa, &pd, &cq, QpType::Driver);
+            let mut x = End { qp, cq, channel, mr, pd, memory, efa, _info };
+            x.to_rts();
+            exchange(&mut x, round + 1000);
+            wait(10);
+            stop.store(true, Ordering::Relaxed);
+            x
+        });
+    }
     assert_eq!(device.violations(), []);
 }

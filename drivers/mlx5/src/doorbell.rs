@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
 use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
-use uverbs_core::sync::{Locked, Shared};
+use uverbs_core::sync::{Guard, Locked, Shared};
 use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
 
 /// A register at some offset of a page; it may have two halves.
@@ -62,21 +62,6 @@ impl Register {
         match self {
             Self::Mapped(register, _) => put_word(*register, at, value),
             Self::Port(port, offset) => port.ring(offset + at, value.to_ne_bytes()),
-        }
-    }
-
-    /// A burst: the `blocks` basic blocks from `first` on, which must fit into a half.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn burst(&self, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
-        match self {
-            Self::Mapped(register, _) => {
-                // SAFETY: `at` is the start of a half; `new` checked that both halves are inside the mapping.
-                let half = unsafe { register.byte_add(at as usize) };
-                for i in 0..blocks {
-                    copy_block(half, i, ring, first.after(i));
-                }
-            }
-            Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
         }
     }
 }
@@ -145,18 +130,22 @@ pub type SharedHalf = Locked<u32, Shared>;
 /// # Invariants
 /// If `register` is mapped and `sharing` is `Sharing::Own`, `next` is the address of its next half, and the other half's
 /// address differs in the bit `toggle`. `toggle` is 0 if there is only one.
+///
+/// If `register` is mapped and `sharing` is `Sharing::Locked`, `next` is the address of its first half, which does not change.
+// codegen: lines
+#[repr(C)]
 pub struct Doorbell {
-    next: NonNull<u64>,
-    toggle: usize,
-    /// The longest WQE that is written as a burst, by the kind of its data ([`Carries`]).
-    burst: [BlockCount; 4],
-    sharing: Sharing,
-    /// Whether no other queue uses the register and a block with entries is written as a burst.
-    bursts_alone: bool,
     register: Register,
-    half_size: u32,
     /// The offset of the next half of a software device's register: 0, or `half_size`.
     half: u32,
+    half_size: u32,
+    sharing: Sharing,
+    /// The longest WQE that is written as a burst, by the kind of its data ([`Carries`]).
+    burst: [BlockCount; 4],
+    toggle: usize,
+    next: NonNull<u64>,
+    /// Whether no other queue uses the register and a block with entries is written as a burst.
+    bursts_alone: bool,
 }
 
 /// How the register is used.
@@ -173,6 +162,12 @@ enum Sharing {
 unsafe impl Send for Doorbell {}
 // SAFETY: `&Doorbell` only allows constant fields to be read.
 unsafe impl Sync for Doorbell {}
+
+#[cfg(test)]
+impl Doorbell {
+    /// The fields that a post uses are from here to the end.
+    pub(crate) const USED: usize = core::mem::offset_of!(Self, half_size);
+}
 
 impl Doorbell {
     /// The register at `offset` of `page`. If other QPs use it, all of them pass the same `shared`. `None` if the register
@@ -205,7 +200,7 @@ impl Doorbell {
         burst[Carries::Inline as usize] = longest(true);
         let bursts_alone =
             matches!(sharing, Sharing::Own) && burst[Carries::Entries as usize] != BlockCount::NONE;
-        Some(Self { next, toggle, burst, sharing, bursts_alone, register, half_size: bf.half, half: 0 })
+        Some(Self { register, half: 0, half_size: bf.half, sharing, burst, toggle, next, bursts_alone })
     }
 
     /// Whether the register has a lock because several QPs use it.
@@ -280,46 +275,77 @@ impl Doorbell {
     }
 
     /// [`post`](Self::post) to a register with a lock or of a software device: a burst of `blocks` blocks, or 8 bytes if
-    /// `blocks` is 0.
+    /// `blocks` is 0. It calls no function if the lock is free, so it saves no registers.
+    // codegen: call
     #[inline(never)]
     fn post_shared(&mut self, queue: &SendQueueRef, last: BlockIndex, blocks: u32) {
+        if let Sharing::Locked(shared) = &self.sharing
+            && let Some(half) = shared.try_lock()
+        {
+            return self.write_locked(half, queue, last, blocks);
+        }
+        self.post_waiting(queue, last, blocks);
+    }
+
+    /// [`post_shared`](Self::post_shared) to a register that has a lock and is mapped.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn write_locked(&self, mut half: Guard<'_, u32>, queue: &SendQueueRef, last: BlockIndex, blocks: u32) {
+        let ring = queue.view();
+        // SAFETY: `next` is the first half of a mapped register (invariant), and the offset, 0 or `half_size`, is the start of a half;
+        // `Register::new` checked that both halves are inside the mapping.
+        let next = unsafe { self.next.byte_add((*half & self.half_size) as usize) };
+        write_combining_start();
+        if blocks == 0 {
+            put_word(next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+        } else {
+            for i in 0..blocks {
+                copy_block(next, i, ring, last.after(i));
+            }
+        }
+        // Before the lock is released: the next holder's store must not reach the device before this one.
+        write_combining_flush();
+        *half ^= self.half_size;
+    }
+
+    /// [`post_shared`](Self::post_shared) if another thread has the lock, or to a software device.
+    #[cold]
+    #[inline(never)]
+    fn post_waiting(&mut self, queue: &SendQueueRef, last: BlockIndex, blocks: u32) {
         let ring = queue.view();
         let Sharing::Port(shared) = &self.sharing else {
             let Sharing::Locked(shared) = &self.sharing else { return };
             // The lock is held for the stores only, so this thread does not hold it.
-            if let Ok(mut half) = shared.lock() {
-                self.write(*half & self.half_size, ring, last, blocks);
-                *half ^= self.half_size;
+            if let Ok(half) = shared.lock() {
+                self.write_locked(half, queue, last, blocks);
             }
             return;
         };
+        let Register::Port(port, offset) = &self.register else { return };
+        let write = |half, blocks| write_port(&**port, offset + half, ring, last, blocks);
         // The call may panic; dropping this leaves the queue then.
         let _busy = queue.qp.access().send.busy();
         let Some(shared) = shared else {
-            self.write(self.half, ring, last, blocks);
+            write(self.half, blocks);
             self.half ^= self.half_size;
             return;
         };
         // A software device does not call back, so this thread does not hold the lock.
-        let Ok(mut half) = shared.lock() else {
-            return self.write(0, ring, last, 0);
-        };
-        self.write(*half & self.half_size, ring, last, blocks);
+        let Ok(mut half) = shared.lock() else { return write(0, 0) };
+        write(*half & self.half_size, blocks);
         *half ^= self.half_size;
     }
+}
 
-    /// Writes a burst of `blocks` blocks, or 8 bytes if `blocks` is 0.
-    #[inline]
-    fn write(&self, half: u32, ring: SqView<'_>, last: BlockIndex, blocks: u32) {
-        write_combining_start();
-        if blocks != 0 {
-            self.register.burst(half, ring, last, blocks);
-        } else {
-            self.register.ring(half, ring.at(last)[0].load(Ordering::Relaxed));
-        }
-        // Before a lock is released: the next holder's store must not reach the device before this one.
-        write_combining_flush();
+/// Writes a burst of `blocks` blocks, or 8 bytes if `blocks` is 0, to a software device.
+fn write_port(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, last: BlockIndex, blocks: u32) {
+    write_combining_start();
+    if blocks != 0 {
+        port_burst(port, at, ring, last, blocks);
+    } else {
+        port.ring(at, ring.at(last)[0].load(Ordering::Relaxed).to_ne_bytes());
     }
+    // Before a lock is released: the next holder's store must not reach the device before this one.
+    write_combining_flush();
 }
 
 /// Writes 8 bytes to a register. They must be inside the mapping: the callers stay inside the halves of a register that

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows on the software HCA in each process: no VM, no kernel's device, no root.
+//! Rows on the software HCA, and on the software EFA, in each process: no VM, no kernel's device, no root.
 //!
 //! The programs are those of this machine's packages, or of another Debian release. `uverbs-hca --fabric` joins the processes. rdma-core's library has no
 //! device here, so the only column is ours, and each row must pass. The C programs of `crates/ibverbs/tests/c` run under
@@ -8,13 +8,13 @@
 use crate::process::{End, Group};
 use crate::pyverbs::{self, Version};
 use crate::report::{Cell, Ends, Line, Report, twice};
-use crate::row::{Names, Place, Row};
+use crate::row::{LIBFABRIC, Names, Place, Row};
 use crate::rows;
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
 use std::env;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -23,15 +23,49 @@ use std::time::Instant;
 const FIRST_PORT: u16 = 21_000;
 /// The first port of the pairs of perftest and `uverbs perf`.
 const FIRST_PERF_PORT: u16 = 21_500;
+/// The first port of the rows on the software EFA.
+const FIRST_EFA_PORT: u16 = 21_700;
 /// The time limit of a row. Two programs that poll and the fabric compete for two CPUs with other processes.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The maximum lifetime of the fabric, which normally ends with the run.
 const FABRIC_LIMIT: Duration = Duration::from_secs(3600);
-/// The index of the GID of RoCE version 2 with an IPv4 address.
-const GID: &str = "3";
+/// The software devices of a run.
+#[derive(Clone, Copy)]
+struct Devices {
+    place: Place,
+    /// The name of the first one.
+    device: &'static str,
+    /// The index of its GID.
+    gid: &'static str,
+    /// The variable with their number, and that with the socket of the fabric.
+    variables: [&'static str; 2],
+    /// In the names of rows.
+    suffix: &'static str,
+}
+
+/// The software HCA. The GID is that of RoCE version 2 with an IPv4 address.
+const HCA: Devices = Devices {
+    place: Place::Native,
+    device: "hca0",
+    gid: "3",
+    variables: ["UVERBS_HCA", "UVERBS_HCA_FABRIC"],
+    suffix: "",
+};
+/// The software EFA.
+const EFA: Devices = Devices {
+    place: Place::NativeEfa,
+    device: "efa0",
+    gid: "0",
+    variables: ["UVERBS_EFA", "UVERBS_EFA_FABRIC"],
+    suffix: " (EFA)",
+};
+/// perftest of Debian 12 knows the PCI ids of the first two generations. It posts reads of the others by `ibv_post_send`, which EFA does not
+/// have.
+const EFA_OF_DEBIAN_12: (&str, &str) = ("UVERBS_EFA_GENERATION", "2");
 
 /// C programs of this repository.
-const OWN: [&str; 5] = ["loopback", "events", "threads", "fork", "garbage"];
+const OWN: [(&str, Devices); 6] =
+    [("loopback", HCA), ("events", HCA), ("threads", HCA), ("fork", HCA), ("garbage", HCA), ("efa", EFA)];
 
 /// Tests of perftest that also run with `uverbs perf` at one end, with the arguments of both.
 const PERF: [(&str, &str); 12] = [
@@ -82,18 +116,23 @@ impl Native<'_> {
         self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()))
     }
 
-    /// Starts a program with our library and two devices.
-    fn command(&self, program: &str) -> Result<Command> {
+    /// Starts a program with our library and two devices of this kind.
+    fn command(&self, devices: Devices, program: &str) -> Result<Command> {
         let mut cmd = match &self.tree {
             None => Command::new(program),
             Some(tree) => (tree.command)(&self.library, program)?,
         };
-        cmd.envs(self.env());
+        cmd.envs(self.env(devices));
         Ok(cmd)
     }
 
-    fn env(&self) -> [(&str, String); 2] {
-        [("LD_LIBRARY_PATH", self.library.display().to_string()), ("UVERBS_HCA", "2".into())]
+    fn env(&self, devices: Devices) -> Vec<(&'static str, String)> {
+        let mut env = own_env(devices, &self.library);
+        if devices.place == Place::NativeEfa && self.tree.is_none() {
+            let (name, value) = EFA_OF_DEBIAN_12;
+            env.push((name, value.into()));
+        }
+        env
     }
 
     /// Runs the rows and prints the table. Returns whether there is no regression.
@@ -107,23 +146,35 @@ impl Native<'_> {
         let mut group = Group::new(FABRIC_LIMIT)?;
         let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
         ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
-        self.rows(&socket, &mut report)?;
+        self.rows(HCA, &|_| Ok(socket.clone()), None, &mut report)?;
         self.perf(&socket, &mut report)?;
         if self.tree.is_none() {
             self.own(folder.path(), &mut report)?;
         }
-        if self.is_wanted("pyverbs") {
-            let cell = twice("pyverbs", || self.suite(folder.path()))?;
-            report.add(Line { name: "pyverbs".into(), cells: vec![(Ends::Ours, cell)] });
+        self.efa(folder.path(), &mut report)?;
+        for devices in [HCA, EFA] {
+            let name = format!("pyverbs{}", devices.suffix);
+            if self.is_wanted(&name) {
+                let cell = twice(&name, || self.suite(devices, folder.path()))?;
+                report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
+            }
         }
         Ok(report.print())
     }
 
+    /// The rows on the software EFA. Each has a fabric of its own, whose process is the program that starts first.
+    fn efa(&self, folder: &Path, report: &mut Report) -> Result<()> {
+        let sysfs = folder.join("sysfs");
+        make_sysfs(&sysfs).context("cannot make files of sysfs")?;
+        let socket = |port: u16| Ok(folder.join(format!("efa-{port}")));
+        self.rows(EFA, &socket, Some(&sysfs), report)
+    }
+
     /// rdma-core's test suite.
-    fn suite(&self, folder: &Path) -> Result<Cell> {
+    fn suite(&self, devices: Devices, folder: &Path) -> Result<Cell> {
         let (python, suite, version) = match &self.tree {
             Some(tree) => {
-                let mut python = self.command("python3")?;
+                let mut python = self.command(devices, "python3")?;
                 python.env("PYTHONHOME", &tree.python[0]).env("PYTHONPATH", &tree.python[1]);
                 // It asks rdma(8) for the devices' network devices, of which there are none; without the kernel's modules
                 // the program fails.
@@ -141,21 +192,35 @@ impl Native<'_> {
                 if !folder.join("tests").exists() {
                     pyverbs::unpack(Path::new(pyverbs::INSTALLED), folder)?;
                 }
-                (self.command(pyverbs::PYTHON)?, folder, Version::V44)
+                (self.command(devices, pyverbs::PYTHON)?, folder, Version::V44)
             }
         };
-        let results = pyverbs::run(python, suite, "", "hca0", GID)?;
-        Ok(pyverbs::judge(Place::Native, &results, &version.native()))
+        // The other tests are those of the software HCA.
+        let (prefixes, wanted) = match devices.place {
+            Place::NativeEfa => ("test_efa", version.efa()),
+            _ => ("", version.native()),
+        };
+        let results = pyverbs::run(python, suite, prefixes, devices.device, devices.gid)?;
+        Ok(pyverbs::judge(Place::Native, &results, &wanted))
     }
 
-    /// The programs of rdma-core and perftest.
-    fn rows(&self, socket: &Path, report: &mut Report) -> Result<()> {
+    /// The programs of rdma-core and others on devices of a kind. `socket` is that of the fabric of the row whose server has a port; some
+    /// programs look for their devices in `sysfs`.
+    fn rows(
+        &self,
+        devices: Devices,
+        socket: &dyn Fn(u16) -> Result<PathBuf>,
+        sysfs: Option<&Path>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let named = |row: &Row| format!("{}{}", row.name(), devices.suffix);
         let rows =
-            rows::all().filter(|row| row.places.list.contains(&Place::Native) && self.is_wanted(&row.name()));
-        for (row, port) in rows.zip(FIRST_PORT..) {
+            rows::all().filter(|row| row.places.list.contains(&devices.place) && self.is_wanted(&named(row)));
+        let first = if devices.place == Place::Native { FIRST_PORT } else { FIRST_EFA_PORT };
+        for (row, port) in rows.filter(|row| self.tree.is_some() || !rows::is_newer(row)).zip(first..) {
             let names = Names {
-                device: "hca0".into(),
-                gid: GID.into(),
+                device: devices.device.into(),
+                gid: devices.gid.into(),
                 port,
                 host: "localhost".into(),
                 address: String::new(),
@@ -163,28 +228,31 @@ impl Native<'_> {
                 macs: Default::default(),
                 has_controller: false,
             };
-            if row.is_fetched() && self.tree.is_some() {
+            if row.is_fetched() && self.tree.is_some() && row.packages() != Some(LIBFABRIC) {
                 continue;
             }
             if row.is_fetched()
                 && let Err(error) = (self.fetched)(row)
             {
-                report.leave_out(row.name(), format!("{error:#}"));
+                report.leave_out(named(row), format!("{error:#}"));
                 continue;
             }
             let command = |is_client| -> Result<Command> {
                 let mut cmd = match row.is_fetched() {
-                    false => self.command(row.program)?,
+                    false => self.command(devices, row.program)?,
                     true => (self.fetched)(row)?,
                 };
-                cmd.envs(self.env());
-                cmd.args(row.words(is_client, &names)).env("UVERBS_HCA_FABRIC", socket);
+                cmd.envs(self.env(devices)).envs(row.variables().iter().copied());
+                cmd.args(row.words(is_client, &names)).env(devices.variables[1], socket(port)?);
+                if let Some(sysfs) = sysfs {
+                    cmd.env("SYSFS_PATH", sysfs);
+                }
                 Ok(cmd)
             };
             let start = Instant::now();
-            let cell = twice(&row.name(), || ends(row, port, command(false)?, command(true)?))?;
-            eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
-            report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
+            let cell = twice(&named(row), || ends(row, port, command(false)?, command(true)?))?;
+            eprintln!("clients: {} ({:.1} s)", named(row), start.elapsed().as_secs_f32());
+            report.add(Line { name: named(row), cells: vec![(Ends::Ours, cell)] });
         }
         Ok(())
     }
@@ -205,9 +273,9 @@ impl Native<'_> {
                     cmd.args(["perf", &test.replace('_', "-")]);
                     cmd
                 } else {
-                    self.command(&format!("ib_{test}"))?
+                    self.command(HCA, &format!("ib_{test}"))?
                 };
-                let line = format!("-d hca0 -x {GID} -F -p {port} {args} {host}");
+                let line = format!("-d {} -x {} -F -p {port} {args} {host}", HCA.device, HCA.gid);
                 cmd.args(line.split_whitespace()).env("UVERBS_HCA_FABRIC", socket);
                 Ok(cmd)
             };
@@ -221,7 +289,7 @@ impl Native<'_> {
 
     /// The C programs of this repository, under tools that check memory.
     fn own(&self, folder: &Path, report: &mut Report) -> Result<()> {
-        for program in OWN {
+        for (program, devices) in OWN {
             for tool in ["valgrind", "address sanitizer"] {
                 let name = format!("{program}.c ({tool})");
                 if !self.is_wanted(&name) {
@@ -237,7 +305,7 @@ impl Native<'_> {
                         cmd.args(["-q", "--fair-sched=try", "--error-exitcode=9"]).arg(&path);
                     }
                     // Python and others leave memory allocated at exit; so do these programs, intentionally.
-                    cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
+                    cmd.envs(own_env(devices, &self.library)).env("ASAN_OPTIONS", "detect_leaks=0");
                     cmd
                 };
                 let cell = twice(&name, || single(command()))?;
@@ -253,11 +321,36 @@ impl Native<'_> {
         if !is_valgrind {
             cc.arg("-fsanitize=address");
         }
-        cc.arg("-L").arg(&self.library).args(["-libverbs", "-lpthread"]);
+        cc.arg("-L").arg(&self.library).args(["-lefa", "-libverbs", "-lpthread"]);
         let out = cc.output().context("no C compiler")?;
         ensure!(out.status.success(), "cc: {}", String::from_utf8_lossy(&out.stderr));
         Ok(())
     }
+}
+
+/// The variables of a program with the library in a folder and two devices.
+fn own_env(devices: Devices, library: &Path) -> Vec<(&'static str, String)> {
+    let [count, _] = devices.variables;
+    vec![("LD_LIBRARY_PATH", library.display().to_string()), (count, "2".into())]
+}
+
+/// Makes the files of sysfs that libfabric reads of an EFA device: the version of uverbs, the place of the PCI device, and its driver.
+fn make_sysfs(root: &Path) -> std::io::Result<()> {
+    let driver = root.join("bus/pci/drivers/efa");
+    fs::create_dir_all(&driver)?;
+    fs::create_dir_all(root.join("class/infiniband_verbs"))?;
+    fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n")?;
+    for i in 0..2 {
+        let (device, pci) = (
+            root.join(format!("class/infiniband/efa{i}")),
+            root.join(format!("devices/pci0000:00/0000:00:0{}.0", 5 + i)),
+        );
+        fs::create_dir_all(&device)?;
+        fs::create_dir_all(&pci)?;
+        symlink(&pci, device.join("device"))?;
+        symlink(&driver, pci.join("driver"))?;
+    }
+    Ok(())
 }
 
 /// Runs a program of one process.

@@ -68,6 +68,13 @@ impl Version {
         }
     }
 
+    /// The tests of EFA, all of which pass on the software EFA.
+    pub fn efa(self) -> BTreeSet<&'static str> {
+        let lines = include_str!("../data/pyverbs-efa.txt").lines().filter(|line| !line.starts_with('#'));
+        let tests = lines.filter_map(|line| line.split_once(' '));
+        tests.filter(|(since, _)| self == Self::V65 || *since == "44").map(|(_, test)| test).collect()
+    }
+
     /// All tests, each with whether it passes natively.
     fn tests(self) -> impl Iterator<Item = (&'static str, bool)> {
         let lines = self.table().lines().filter(|line| !line.starts_with('#'));
@@ -186,6 +193,8 @@ mod tests {
         for (version, tests) in [(Version::V44, 273), (Version::V65, 390)] {
             assert_eq!(version.tests().map(|(test, _)| test).collect::<BTreeSet<_>>().len(), tests);
             assert!(version.native().len() > 120);
+            let all: BTreeSet<_> = version.tests().map(|(test, _)| test).collect();
+            assert!(version.efa().is_subset(&all) && version.efa().len() >= 16);
         }
     }
 

@@ -2,10 +2,10 @@
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{
-    Cm, Connect, Endless, Ethernet, Fabric, Fio, Harness, Mpi, Mpich, Multicast, Perftest, Pingpong, Plain,
-    Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
+    Cm, Connect, EfaFabric, Endless, Ethernet, Fabric, Fio, Harness, Mpi, Mpich, Multicast, Perftest,
+    Pingpong, Plain, Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
 };
-use Place::{Ib, Native, Roce, Rxe, Siw};
+use Place::{Efa, Ib, Native, NativeEfa, Roce, Rxe, Siw};
 
 /// The way in which programs name their device, port and peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum Family {
     Ucp,
     /// libfabric's `fi_pingpong`, verbs provider.
     Fabric,
+    /// The same with the provider efa.
+    EfaFabric,
     /// `fi_rma` of this crate: the RMA of libfabric's verbs provider.
     Rma,
     /// `mpi_bench` of this crate, run by mpirun(1) in both guests of a pair. The first argument is the list of UCX's transports.
@@ -63,6 +65,8 @@ pub enum Family {
 pub enum Place {
     /// The software HCA in each process, without a kernel's device.
     Native,
+    /// The software EFA in each process, without a kernel's device.
+    NativeEfa,
     /// The kernel's software device.
     Rxe,
     /// The kernel's software device for iWARP.
@@ -71,6 +75,8 @@ pub enum Place {
     Roce,
     /// The kernel's mlx5 driver, InfiniBand.
     Ib,
+    /// The kernel's efa driver.
+    Efa,
 }
 
 /// The places of a row, and the reason why it does not run at the others.
@@ -93,6 +99,14 @@ pub(crate) const MLX5: Places =
 /// mlx5 devices of a kernel, for programs that do not run natively.
 pub(crate) const MLX5_VM: Places =
     Places { list: &[Roce, Ib], why: "rxe and siw lack DC and the queues of mlx5 that UCX writes itself" };
+/// EFA devices.
+pub(crate) const EFA: Places =
+    Places { list: &[NativeEfa, Efa], why: "its arguments are for EFA: SRD, its first GID" };
+/// The software EFA, for libfabric's provider.
+pub(crate) const EFA_FABRIC: Places = Places {
+    list: &[NativeEfa],
+    why: "the provider is for EFA; its packages are fetched for native runs only",
+};
 /// This machine, for packages of wheels.
 pub(crate) const WHEELS: Places = Places {
     list: &[Native],
@@ -104,6 +118,11 @@ pub(crate) const VM: Places = Places { list: &[Rxe, Siw, Roce, Ib], why: "it nee
 pub(crate) const VM_EXCHANGE: Places = Places {
     list: &[Rxe, Roce, Ib],
     why: "it needs a kernel's device; iWARP has no datagrams, and connects QPs by librdmacm only",
+};
+/// With a kernel, for rdma-core's test suite.
+pub(crate) const SUITE: Places = Places {
+    list: &[Rxe, Roce, Ib, Efa],
+    why: "it needs a kernel's device; its tests connect QPs without librdmacm, which iWARP needs",
 };
 /// Where librdmacm can resolve addresses.
 pub(crate) const ADDRESSES: Places = Places {
@@ -121,6 +140,9 @@ pub(crate) const ADDRESSES_IB: Places = Places {
     why: "librdmacm needs IPoIB and a subnet manager on InfiniBand, which the software HCA lacks; \
         iWARP has no datagrams, groups, atomics or immediate data",
 };
+
+/// The set of packages with libfabric's programs, for the software EFA.
+pub const LIBFABRIC: &str = "libfabric";
 
 /// A program with its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +204,7 @@ impl Row {
     /// Whether the server listens at a TCP port.
     pub fn has_port(&self) -> bool {
         match self.family {
-            Pingpong | Uct | Ucp | Fabric | Rma | Qperf | Wheel => true,
+            Pingpong | Uct | Ucp | Fabric | EfaFabric | Rma | Qperf | Wheel => true,
             Perftest => !self.uses_cm(),
             _ => false,
         }
@@ -206,6 +228,8 @@ impl Row {
     /// The set of Debian's packages that has its program, if a run can do without it.
     pub fn packages(&self) -> Option<&'static str> {
         match self.program {
+            "fi_info" => Some(LIBFABRIC),
+            _ if self.family == EfaFabric => Some(LIBFABRIC),
             "fio" => Some("fio"),
             "rpma_rw" => Some("rpma"),
             "gloo_ring" => Some("gloo"),
@@ -242,6 +266,7 @@ impl Row {
         match self.family {
             // libfabric starts each of its providers otherwise, which takes several seconds on an emulated CPU.
             Fabric => &[("FI_PROVIDER", "verbs")],
+            EfaFabric => &[("FI_PROVIDER", "efa")],
             Rma if self.args.contains("msg") => &[("FI_PROVIDER", "verbs")],
             _ => &[],
         }
@@ -296,6 +321,10 @@ impl Row {
                     if args.contains("dgram") { format!("-d {device}-dgram") } else { String::new() };
                 let server = if address.is_empty() { host } else { address };
                 (server.as_str(), format!("-p verbs {domain} {option} {port}"))
+            }
+            EfaFabric => {
+                let option = if is_client { "-P" } else { "-B" };
+                (host.as_str(), format!("-p efa {option} {port}"))
             }
             Qperf if is_client => {
                 let server = if self.uses_cm() { address } else { host };
@@ -385,6 +414,8 @@ mod tests {
         assert_eq!(words("rpma_rw", true), "-c -p 7 1.2.3.4");
         assert_eq!(words("gloo_ring -n 3", true), "-d d -g 3 -p 7 -n 3 h");
         assert_eq!(words("mooncake", true), "--device d --gid 3 --port 7 h");
+        assert_eq!(words("fi_pingpong -e rdm -I 20 -S 1024", true), "-p efa -P 7 -e rdm -I 20 -S 1024 h");
+        assert_eq!(words("fi_info -p efa", false), "-p efa");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
         assert_eq!(words("qperf -cm 1 -t 1 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -t 1 rc_lat");
     }

@@ -14,12 +14,12 @@ const FACES: [&str; 2] = ["one", "any"];
 /// Each post and poll has a branch on the driver. In a batch each request has it, too, because the driver encodes it, so its
 /// queue does not stay in registers. A poll has one branch, and completions have none.
 const ROWS: [(&str, u32, f64); 10] = [
-    ("post_send write", 1, 12.0),
-    ("post_send write", 32, 18.0),
-    ("post_send send", 1, 12.0),
+    ("post_send write", 1, 9.0),
+    ("post_send write", 32, 16.0),
+    ("post_send send", 1, 9.0),
     ("post_send send", 32, 18.0),
-    ("post_recv", 1, 15.0),
-    ("post_recv", 32, 15.0),
+    ("post_recv", 1, 9.0),
+    ("post_recv", 32, 5.0),
     ("poll requester", 1, 16.0),
     ("poll requester", 32, 3.0),
     ("poll responder", 1, 16.0),

@@ -152,7 +152,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["wr dc local_inv"],
         batches: BOTH,
-        share: 0.69,
+        share: 0.64,
         reason: LOCAL,
     },
     Exception {
@@ -160,7 +160,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send uc local_inv"],
         batches: BOTH,
-        share: 0.64,
+        share: 0.59,
         reason: LOCAL,
     },
     Exception {
@@ -168,7 +168,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send xrc local_inv"],
         batches: ONE,
-        share: 0.62,
+        share: 0.57,
         reason: LOCAL,
     },
     Exception {
@@ -208,7 +208,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["post_send rc bind_mw", "post_send uc bind_mw", "post_send xrc bind_mw"],
         batches: BOTH,
-        share: 0.66,
+        share: 0.61,
         reason: BIND,
     },
     Exception {
@@ -232,7 +232,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["wr dc cmp_swp", "wr dc fetch_add"],
         batches: BOTH,
-        share: 0.61,
+        share: 0.56,
         reason: ATOMIC,
     },
     Exception {
@@ -252,21 +252,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: LOCKED,
     },
     Exception {
-        what: "`wr_*` DC with data: dc read, dc send, dc send_imm, dc send_inv, dc write, dc write_imm, x1",
-        face: Face::Typed,
-        names: &[
-            "wr dc read",
-            "wr dc send",
-            "wr dc send_imm",
-            "wr dc send_inv",
-            "wr dc write",
-            "wr dc write_imm",
-        ],
-        batches: ONE,
-        share: 0.56,
-        reason: LOCKED,
-    },
-    Exception {
         what: "`wr_*` TSO",
         face: Face::Abi,
         names: &["wr raw tso"],
@@ -281,22 +266,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         batches: BOTH,
         share: 1.04,
         reason: TSO,
-    },
-    Exception {
-        what: "posts to many QPs with rings of 4: post 10000 QPs, post 1024 QPs, post 64 QPs",
-        face: Face::Typed,
-        names: &["post 10000 QPs", "post 1024 QPs", "post 64 QPs"],
-        batches: ONE,
-        share: 0.54,
-        reason: RING,
-    },
-    Exception {
-        what: "WRITE of 4 entries",
-        face: Face::Typed,
-        names: &["post_send rc write sge4"],
-        batches: ONE,
-        share: 0.52,
-        reason: ENTRIES,
     },
     Exception {
         what: "request for an event",
@@ -327,7 +296,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["event"],
         batches: ONE,
-        share: 1.67,
+        share: 1.2,
         reason: EVENT,
     },
 ];
@@ -345,9 +314,6 @@ const LOCKED: &str = "the count of libmlx5's `wr_*` call is compared, which is a
     queues, the call and the lock of a register that several QPs share are in both counts";
 const TSO: &str =
     "the header has a length that is not constant, and its copy is checked against the end of the ring";
-const RING: &str =
-    "the state of a queue with a lock is checked each time that the number of complete requests is read";
-const ENTRIES: &str = "four entries and the lock of the queue";
 const ARM: &str = "the request enters the queue as a poll does, so that a resize, a removal or a fork(2) at the same time is \
     safe; libmlx5 checks nothing";
 const EVENT: &str = "the channel, the CQ and the number of the event are looked up, \

@@ -9,6 +9,10 @@ use core::mem::MaybeUninit;
 ///
 /// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
 pub trait Completion {
+    /// Whether the sends of a QP complete in the order of the posts, so that a completion is also that of the sends before it. If not, each
+    /// send must be signaled, and the posts of others have the error [`PostError::Unsignaled`](super::PostError::Unsignaled).
+    const IN_ORDER: bool = true;
+
     /// The id of the work request.
     fn wr_id(&self) -> u64;
     /// The result of the work request.

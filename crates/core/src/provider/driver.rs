@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: declares the contract of the verbs that pass memory to the device, and relies on it in a default body.
 
-use super::completion::CompletionQueue;
+use super::completion::{Completion, CompletionQueue};
 use super::object::{CqObject, QpObject, SrqObject, WqObject};
 use super::parts::{
     CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
@@ -110,10 +110,9 @@ pub trait Driver: Import + Send + Sync + core::fmt::Debug + 'static {
         None
     }
 
-    /// Whether a QP's sends complete in the order of the posts, so that a completion is also that of the sends before it. If not, each
-    /// send must be signaled, and the posts of others have the error [`PostError::Unsignaled`](super::PostError::Unsignaled).
+    /// [`Completion::IN_ORDER`], of the driver that the device has.
     fn completes_in_order(&self) -> bool {
-        true
+        <Self::CompletionQueue as CompletionQueue>::Completion::<'static>::IN_ORDER
     }
 
     /// Queries the device's attributes, including those that only the driver-private answer has.

@@ -53,7 +53,8 @@ pub trait Object: Sized + Send + Sync + fmt::Debug + 'static {
 
 /// What happens to an object, for the owner of the events. It does not keep the kernel's object.
 pub trait Notify: Send + Sync {
-    /// An event of the CQ was read (`ibv_get_cq_event`); the doorbell that arms it next may depend on that.
+    /// An event of the CQ was read (`ibv_get_cq_event`); the doorbell that arms it next may depend on that. Called with a lock of the
+    /// caller: it does not wait, and calls nothing of the caller.
     fn cq_event(&self) {}
 
     /// The device was removed: posts to the object's own queues fail with [`PostError::Removed`](super::PostError::Removed) from now on.

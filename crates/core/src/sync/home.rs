@@ -30,12 +30,23 @@ impl Home {
 /// A number that this process has and none of those that it was forked from. 0 where the kernel has no such pages (before
 /// 4.14), where queues can't be created either.
 #[cfg(not(any(loom, miri)))]
+#[inline]
 fn number() -> u32 {
+    // Relaxed: the number is all that the threads exchange.
+    match mapped_page().map_or(0, |word| word.load(Ordering::Relaxed)) {
+        0 => new_number(),
+        number => number,
+    }
+}
+
+/// [`number`] for the first time in this process.
+#[cfg(not(any(loom, miri)))]
+#[cold]
+fn new_number() -> u32 {
     /// The number that was given last: in this process, or in the one that forked it.
     static LAST: AtomicU32 = AtomicU32::new(0);
 
     let Some(word) = page() else { return 0 };
-    // Relaxed: the number is all that the threads exchange.
     let number = word.load(Ordering::Relaxed);
     if number != 0 {
         return number;
@@ -44,13 +55,26 @@ fn number() -> u32 {
     word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| new)
 }
 
-/// The first word of the page. The first call maps the page.
+/// The page; NULL until it is mapped.
 ///
 /// This is not a `OnceLock`: a child that is forked while another thread initialises a `OnceLock` waits for that thread for ever.
 #[cfg(not(any(loom, miri)))]
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The first word of the page, if it is mapped.
+#[cfg(not(any(loom, miri)))]
+#[inline]
+fn mapped_page() -> Option<&'static AtomicU32> {
+    // Acquire: pairs with the store in `page`, after madvise(2).
+    let page = PAGE.load(Ordering::Acquire);
+    // SAFETY: NULL, or the first word of a page that is mapped for ever (`page`); any bytes are a valid atomic, and all accesses are atomic.
+    unsafe { page.as_ref() }
+}
+
+/// The first word of the page. The first call maps the page.
+#[cfg(not(any(loom, miri)))]
 fn page() -> Option<&'static AtomicU32> {
     const LEN: usize = 4096;
-    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
     // Acquire: pairs with the store below, after madvise(2).
     let mut page = PAGE.load(Ordering::Acquire);
@@ -100,7 +124,20 @@ impl<T> ProcessMutex<T> {
     ///
     /// # Errors
     /// [`LockError::Forked`] in a child of fork(2), if a thread of the parent held the mutex at the time of the fork.
+    #[inline]
     pub fn lock(&self) -> Result<MutexGuard<'_, T>, LockError> {
+        if let Ok(guard) = self.mutex.try_lock() {
+            self.user.store(number(), Ordering::Relaxed);
+            return Ok(guard);
+        }
+        // What `try_lock` has returned is dropped: after a panic that was a guard, too.
+        self.wait()
+    }
+
+    /// [`lock`](Self::lock) if the mutex is not free, or after a panic.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> Result<MutexGuard<'_, T>, LockError> {
         if let Some(guard) = self.try_lock()? {
             return Ok(guard);
         }
@@ -256,6 +293,23 @@ mod tests {
         let refused = |mutex: &ProcessMutex<u8>| in_a_child(|| mutex.lock().err() == Some(LockError::Forked));
         assert!(while_held(&mutex, |mutex| mutex.lock().unwrap(), refused));
         assert!(in_a_child(|| mutex.lock().is_ok()), "nobody has it");
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_that_had_the_mutex_has_no_effect() {
+        let mutex = ProcessMutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let panics = || {
+                let _guard = mutex.lock();
+                panic!("expected: the mutex is poisoned");
+            };
+            scope.spawn(panics).join().is_err()
+        });
+        assert!(panicked && mutex.mutex.is_poisoned());
+        assert_eq!(
+            (mutex.lock().map(|n| *n), mutex.try_lock().map(|guard| guard.is_some())),
+            (Ok(1), Ok(true))
+        );
     }
 
     #[test]

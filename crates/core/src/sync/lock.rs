@@ -401,6 +401,12 @@ impl<T> Locked<T, Shared> {
         self.raw.acquire()?;
         Ok(Guard { locked: self, _not_send: core::marker::PhantomData })
     }
+
+    /// Takes the lock if it is free; `None` if a thread, maybe this one, has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.raw.try_acquire().then(|| Guard { locked: self, _not_send: core::marker::PhantomData })
+    }
 }
 
 impl<T: fmt::Debug, L: Locking> fmt::Debug for Locked<T, L> {
@@ -451,9 +457,11 @@ mod tests {
         let l = Locked::<u32, Shared>::new(1);
         let mut g = l.lock().unwrap();
         assert_eq!(l.lock().unwrap_err(), LockError::Reentered);
+        assert!(l.try_lock().is_none());
         *g += 1;
         drop(g);
         assert_eq!(*l.lock().unwrap(), 2);
+        assert_eq!(l.try_lock().as_deref(), Some(&2));
     }
 
     #[test]

@@ -30,7 +30,9 @@ const FEATURES: u64 = 1 << EFA_ADMIN_DEVICE_ATTR
     | 1 << EFA_ADMIN_HW_HINTS
     | 1 << EFA_ADMIN_HOST_INFO
     | 1 << EFA_ADMIN_EVENT_QUEUE_ATTR;
-/// The time without a sign of life after which the driver resets the device, ms.
+/// The time in which a read of a register is answered, ms: a software device on a busy machine may need it.
+const READ_MS: u16 = 1000;
+/// The time without a sign of life after which a driver should reset the device, ms. Linux' driver does not look at it.
 const KEEP_ALIVE_MS: u16 = 6000;
 
 /// An answer with a struct behind its start.
@@ -86,9 +88,11 @@ impl Function {
             EFA_ADMIN_AENQ_CONFIG => {
                 with(&AenqConfig { supported_groups: GROUPS, enabled_groups: self.groups })
             }
-            EFA_ADMIN_HW_HINTS => {
-                with(&HwHints { driver_watchdog_timeout: KEEP_ALIVE_MS, ..HwHints::default() })
-            }
+            EFA_ADMIN_HW_HINTS => with(&HwHints {
+                mmio_read_timeout: READ_MS,
+                driver_watchdog_timeout: KEEP_ALIVE_MS,
+                ..HwHints::default()
+            }),
             EFA_ADMIN_EVENT_QUEUE_ATTR => with(&EventQueueAttr {
                 max_eq: Caps::MAX_EQ.into(),
                 max_eq_depth: Caps::MAX_EQ_DEPTH.into(),

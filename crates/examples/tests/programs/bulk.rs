@@ -118,12 +118,12 @@ fn more_qps_than_batches_are_possible() {
 const LONG: Plan =
     Plan { blocks: 64, block_size: 1024, qps: 2, batches: 400, window: 2, depth: 32, stamps_only: false };
 
-/// Waits until this NIC is connected, and for this time.
+/// Waits until this NIC transfers data, and for this time.
 fn after(hca: &Hca, pause: Duration) {
     let begin = Instant::now();
-    // Its QPs are there as soon as it is connected.
-    while hca.objects().get("qp").is_none_or(|qps| *qps < LONG.qps as usize) {
-        assert!(begin.elapsed() < Duration::from_secs(30), "it is never connected");
+    // The sides connect their QPs before they send anything, on a busy machine long after they have created them.
+    while hca.stat().received < 50 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it transfers nothing");
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(pause);

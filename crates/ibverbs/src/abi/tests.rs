@@ -2,7 +2,7 @@
 //! Compares the structs with the headers: with tables of rdma-core 44 and 65, and with the output of a C program for
 //! the installed header.
 
-use super::{Layout, attr, context, device, flow, kern, mlx5dv, object, qp, wq};
+use super::{Layout, attr, context, device, efadv, flow, kern, mlx5dv, object, qp, wq};
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,6 +20,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
         attr::LAYOUTS,
         context::LAYOUTS,
         device::LAYOUTS,
+        efadv::LAYOUTS,
         flow::LAYOUTS,
         kern::LAYOUTS,
         mlx5dv::LAYOUTS,
@@ -66,6 +67,8 @@ fn compare_with_older(theirs: &Table<'_>) {
         let their_size = theirs[&(*name, "sizeof")];
         match (*name, *field) {
             (_, "sizeof") => assert!(*offset <= size, "{name} shrank from {offset} to {size}"),
+            // Newer versions have fields in these bytes.
+            ("efadv_qp_init_attr", "reserved") => {}
             ("verbs_context", _) => {
                 assert_eq!(size - ours[&(*name, *field)], their_size - offset, "{name}.{field} from the end");
             }
@@ -82,6 +85,9 @@ fn compare_with_older(theirs: &Table<'_>) {
             }
             // In the padding at the end of the older struct; the mask says whether it is valid.
             "mlx5dv_flow_matcher_attr" => assert_eq!((*field, offset, *their_size), ("ib_port", 36, 40)),
+            // In bytes that were reserved: a program that does not know them has zeros there.
+            "efadv_qp_init_attr" if *field != "wr_flags" => assert!((12..16).contains(&offset), "{field}"),
+            "efadv_device_attr" => assert_eq!((*field, offset), ("inline_buf_size_ex", 22)),
             _ => assert!(offset >= *their_size, "{name}.{field} is new, and not at the end"),
         }
     }
@@ -155,6 +161,7 @@ fn c_program<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut source = String::new();
     for header in [
         "infiniband/verbs.h",
+        "infiniband/efadv.h",
         "infiniband/mlx5dv.h",
         "infiniband/sa.h",
         "rdma/ib_user_sa.h",

@@ -47,7 +47,7 @@ use crate::context::Private;
 use crate::errno::{Errno, Outcome};
 use crate::live::{Live, Object, Used};
 use crate::object::destroy_handle;
-use crate::verbs::Open;
+use crate::verbs::{Open, driver};
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use uverbs_core::Error;
@@ -55,7 +55,7 @@ use uverbs_mlx5::Mlx5;
 
 /// The driver of a context, `EOPNOTSUPP` if the device is not an mlx5 device.
 fn mlx5(here: &Private) -> Outcome<&Open<Mlx5>> {
-    here.verbs().as_any().downcast_ref().ok_or(Errno::EOPNOTSUPP)
+    driver(here)
 }
 
 /// The driver of the context at a C pointer.

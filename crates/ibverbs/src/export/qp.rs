@@ -14,6 +14,7 @@ use crate::abi::qp::{
 use crate::arg::Arg;
 use crate::convert::qp as convert;
 use crate::dv::firmware;
+use crate::efadv;
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
 use crate::object::qp::{Parents, mask};
 use core::ffi::c_int;
@@ -32,16 +33,21 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     pointer(|| {
         let context = pd.enter()?.context_arg();
         let attr = attr.ok_or(Errno::EINVAL)?;
-        let mut ex = ibv_qp_init_attr_ex::zeroed();
-        (ex.qp_context, ex.send_cq, ex.recv_cq, ex.srq) =
-            (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
-        (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
-        (ex.comp_mask, ex.pd) = (mask::PD, pd.pointer());
+        let mut ex = extended(attr, pd);
         // SAFETY: the objects in `ex` are NULL or exist (contract of the man page).
         let qp = unsafe { create(context, &mut ex) }?;
         attr.cap = ex.cap;
         Ok(qp)
     })
+}
+
+/// The same attributes in the extended struct.
+pub(crate) fn extended(attr: &ibv_qp_init_attr, pd: Arg<'_, ibv_pd>) -> ibv_qp_init_attr_ex {
+    let mut ex = ibv_qp_init_attr_ex::zeroed();
+    (ex.qp_context, ex.send_cq, ex.recv_cq, ex.srq) = (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
+    (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
+    (ex.comp_mask, ex.pd) = (mask::PD, pd.pointer());
+    ex
 }
 
 /// # Safety
@@ -329,7 +335,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     nothing(|| {
         ensure(flags & !(in_order_flag::RETURN_CAPS | in_order_flag::DEVICE_ONLY) == 0)?;
         ensure(cfg!(target_arch = "x86_64") || flags & in_order_flag::DEVICE_ONLY != 0)?;
-        if firmware::known(qp)?.writes_in_order() {
+        if efadv::writes_blocks_in_order(qp).unwrap_or(false) {
+            caps = in_order_cap::ALIGNED_128_BYTES;
+        } else if firmware::known(qp)?.writes_in_order() {
             caps = in_order_cap::WHOLE_MSG | in_order_cap::ALIGNED_128_BYTES;
         }
         Ok(())

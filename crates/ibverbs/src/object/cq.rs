@@ -7,6 +7,7 @@
 
 use super::channel::{self, ChannelUser};
 use super::locking::locked;
+use super::qp::Extension;
 use super::queue_memory;
 use super::whole::{Handled, Numbered, Owned, Whole, create_of, handled};
 use crate::abi::Zeroed as _;
@@ -40,6 +41,7 @@ pub(crate) struct CqPrivate<D: Driver> {
     /// The number of the object in events.
     number: u64,
     _channel: Option<ChannelUser>,
+    pub(crate) extension: Extension,
 }
 
 impl<D: Driver> CqPrivate<D> {
@@ -136,7 +138,8 @@ pub(crate) fn create_with<D: Driver>(
     let queue = locked::<D, _>(queue, !request.single_threaded);
     let channel = channel.map(ChannelUser::new);
     let (notify, object) = (cq.notify(), ManuallyDrop::new(cq));
-    let own = CqPrivate { queue, object, notify, number, _channel: channel };
+    let extension = Extension::default();
+    let own = CqPrivate { queue, object, notify, number, _channel: channel, extension };
     let cq = create_of(open, here, public, own)?;
     events::complete(here, number, events::Numbered::Cq(cq));
     Ok(cq)

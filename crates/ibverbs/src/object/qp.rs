@@ -55,7 +55,7 @@ impl<D: Driver> QpPrivate<D> {
     }
 }
 
-/// Additions to a queue pair by the functions of a driver-specific library (libmlx5).
+/// Additions to a queue pair, or to a completion queue, by the functions of a driver-specific library (libmlx5, libefa).
 #[derive(Default)]
 pub(crate) struct Extension {
     /// The data of these functions.

@@ -10,6 +10,19 @@ macro_rules! each {
     };
 }
 
+/// As `each!(any, D(part) => expression)`. The compiler is told that the first driver of a build is the likely one, so it is compared first;
+/// otherwise four of them are a table of jumps.
+macro_rules! first_of_each {
+    ($any:expr, $D:ident($part:ident) => $then:expr) => {
+        each!($any, $D($part) => {
+            if $D::CONVERTS {
+                core::hint::cold_path();
+            }
+            $then
+        })
+    };
+}
+
 macro_rules! each_arm {
     (($any:expr, $D:ident($part:ident) => $then:expr) $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
         match $any {

@@ -59,6 +59,8 @@ pub type AnyDriver = Any<parts::Itself>;
 macro_rules! define_any {
     (() $([$name:ident $feature:literal $module:ident $krate:ident])*) => {
         /// A part of the driver that the device has; `P` determines which part. A build without drivers has no value of it.
+        // With a tag of its own, a post compares one byte; a tag in an unused value of a part is calculated first.
+        #[repr(u8)]
         #[non_exhaustive]
         pub enum Any<P: Part> {
             $(

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The receive queues of each driver, of a QP or shared.
 #![expect(unsafe_code)]
-// UNSAFETY: passes the caller's guarantee about memory on to the driver's queue.
+// UNSAFETY: passes the caller's guarantee about memory on to the driver's queue, and moves a batch out of its place and back.
 
 use super::parts::{self, Part};
 use super::{Any, Member as _, WqeSge, format};
-use core::fmt;
+use core::{fmt, ptr};
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue};
 use uverbs_core::wr::RecvWr;
 
@@ -22,18 +22,35 @@ impl<P: Part> fmt::Debug for AnyRecvBatch<P> {
     }
 }
 
-/// Pushes a receive with its entries in the format of the batch. The code of the first driver does not make room for it.
+/// Pushes a receive with its entries in the format of the batch. The code of the first driver does not make room for it. The batch is
+/// passed by value, so that one of the first driver stays in registers. With the ABI of C, no panic can leave it: the batch is not lost.
 ///
 /// # Safety
 /// As [`RecvBatch::push`].
 #[cold]
 #[inline(never)]
-unsafe fn push_converted<B: RecvBatch>(batch: &mut B, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
+#[expect(improper_ctypes_definitions, reason = "only the rule for panics of this ABI is used")]
+unsafe extern "C" fn push_converted<B: RecvBatch>(
+    mut batch: B,
+    wr_id: u64,
+    sges: &[WqeSge],
+) -> (B, Option<PostError>) {
     let mut room = format::room();
-    let sges = format::convert(sges, &mut room)?;
-    // SAFETY: the entries name the same memory, which fulfils the contract of this function.
-    unsafe { batch.push(wr_id, sges) };
-    Ok(())
+    match format::convert(sges, &mut room) {
+        Ok(sges) => {
+            // SAFETY: the entries name the same memory, which fulfils the contract of this function.
+            unsafe { batch.push(wr_id, sges) };
+            (batch, None)
+        }
+        Err(error) => (batch, Some(error)),
+    }
+}
+
+/// As [`RecvBatch::complete`], for a driver with another format: by value, as [`push_converted`].
+#[cold]
+#[inline(never)]
+fn complete_converted<B: RecvBatch>(batch: B, refused: Option<PostError>) -> Result<(), PostError> {
+    refused.map_or_else(|| batch.complete(), Err)
 }
 
 /// As [`push_converted`], for a post.
@@ -58,13 +75,17 @@ macro_rules! recv_queue {
             #[cfg_attr(not(debug_assertions), inline(always))]
             unsafe fn push(&mut self, wr_id: u64, sges: &[WqeSge]) {
                 let Self { batch, refused } = self;
-                each!(batch, D(batch) => match D::as_own(sges) {
+                first_of_each!(batch, D(batch) => match D::as_own(sges) {
                     // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
                     Some(sges) => unsafe { batch.push(wr_id, sges) },
                     None => {
-                        // SAFETY: as above.
-                        let pushed = unsafe { push_converted(batch, wr_id, sges) };
-                        *refused = refused.or(pushed.err());
+                        // SAFETY: the value is written back; no panic leaves the call.
+                        let moved = unsafe { ptr::read(batch) };
+                        // SAFETY: as for the first driver.
+                        let (moved, error) = unsafe { push_converted(moved, wr_id, sges) };
+                        // SAFETY: the place of the value that was moved out.
+                        unsafe { ptr::write(batch, moved) };
+                        *refused = refused.or(error);
                     }
                 })
             }
@@ -72,10 +93,7 @@ macro_rules! recv_queue {
             #[cfg_attr(not(debug_assertions), inline(always))]
             fn complete(self) -> Result<(), PostError> {
                 let Self { batch, refused } = self;
-                each!(batch, D(batch) => match refused {
-                    Some(error) if D::CONVERTS => Err(error),
-                    _ => batch.complete(),
-                })
+                first_of_each!(batch, D(batch) => if D::CONVERTS { complete_converted(batch, refused) } else { batch.complete() })
             }
         }
 
@@ -85,13 +103,13 @@ macro_rules! recv_queue {
 
             #[cfg_attr(not(debug_assertions), inline(always))]
             fn batch(&mut self) -> Self::Batch<'_> {
-                let batch = each!(self, D(queue) => D::any(queue.batch()));
+                let batch = first_of_each!(self, D(queue) => D::any(queue.batch()));
                 AnyRecvBatch { batch, refused: None }
             }
 
             #[cfg_attr(not(debug_assertions), inline(always))]
             unsafe fn post(&mut self, wr_id: u64, sges: &[WqeSge]) -> Result<(), PostError> {
-                each!(self, D(queue) => match D::as_own(sges) {
+                first_of_each!(self, D(queue) => match D::as_own(sges) {
                     // SAFETY: the entries' memory fulfils the contract of this function, which is that of the driver's.
                     Some(sges) => unsafe { queue.post(wr_id, sges) },
                     // SAFETY: as above.

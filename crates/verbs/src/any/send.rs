@@ -93,7 +93,8 @@ impl SendBatch for AnySendBatch<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &AnyWr<'_>) {
         let Self { batch, refused } = self;
-        each!(batch, D(batch) => match own::<D>(wr, &mut format::room()) {
+        // Not a call for the other drivers: then a batch of the first one would not stay in registers.
+        first_of_each!(batch, D(batch) => match own::<D>(wr, &mut format::room()) {
             // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.
             Ok(wr) => unsafe { batch.push(&wr) },
             Err(error) => *refused = refused.or(Some(error)),
@@ -105,7 +106,7 @@ impl SendBatch for AnySendBatch<'_> {
         if let Some(error) = self.refused {
             return Err(error);
         }
-        each!(self.batch, batch => batch.complete())
+        first_of_each!(self.batch, D(batch) => batch.complete())
     }
 }
 
@@ -117,13 +118,13 @@ impl SendQueue for AnySendQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> AnySendBatch<'_> {
-        let batch = each!(&mut self.queue, D(queue) => D::any(queue.batch()));
+        let batch = first_of_each!(&mut self.queue, D(queue) => D::any(queue.batch()));
         AnySendBatch { batch, refused: None }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &AnyWr<'_>) -> Result<(), PostError> {
-        each!(&mut self.queue, D(queue) => if D::CONVERTS {
+        first_of_each!(&mut self.queue, D(queue) => if D::CONVERTS {
             // A copy, because a WR whose address is passed on does not stay in registers.
             let wr = *wr;
             // SAFETY: the WR fulfils the contract of this function, which is that of the driver's.

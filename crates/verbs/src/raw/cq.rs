@@ -4,7 +4,7 @@
 
 use crate::brief::brief;
 use crate::comp_channel::{ChannelInner, CompletionChannel};
-use crate::context::{Context, ContextInner, Object, nobody, same_context};
+use crate::context::{Context, ContextInner, Object, same_context};
 pub use crate::id::CqId;
 use crate::open::AnyDriver;
 use std::sync::Arc;
@@ -130,11 +130,11 @@ impl<D: Driver, L: Locking> Cq<L, D> {
         if let Some(channel) = channel {
             same_context(context, channel.context(), "create_cq", "channel")?;
         }
-        let event_id = context.remember_object(Object::Cq(nobody()));
+        let event_id = context.remember_object(Object::Cq(None));
         let channel_handle = channel.map(|c| c.handle());
         let parts = context.driver().create_cq(attr, channel_handle, event_id);
         let CqParts { cq, queue, cqe: _ } = parts.inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Cq(Arc::downgrade(&cq.notify())));
+        context.update_object(event_id, Object::Cq(Some(cq.notify())));
         let inner = CqInner {
             object: Life::new("cq", cq),
             event_id,

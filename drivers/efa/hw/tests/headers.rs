@@ -48,6 +48,31 @@ const LACKING: &[&str] = &[
     "EFA_MEM_BAR",
 ];
 
+/// What the headers of Linux 7.2 do not have yet, or have otherwise: version 2 of the commands, in which each answer has a checksum. The
+/// headers of amzn-drivers have them all. Review every change of this list by hand.
+const NOT_IN_LINUX: [&str; 20] = [
+    "AcqCommonDesc.extended_status",
+    "AcqCommonDesc.sq_head_indx",
+    "EFA_ADMIN_API_VERSION_MINOR",
+    "EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH",
+    "EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE",
+    "EFA_IO_TX_DESC_INLINE_MAX_SIZE_128",
+    "EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK",
+    "RdmaReq128",
+    "RdmaReq128.inline_data",
+    "RdmaReq128.remote_mem",
+    "TxCdesc",
+    "TxCdesc.req_id_ex",
+    "TxCdesc.reserved",
+    "TxMetaDesc.ctrl3",
+    "TxMetaDesc.req_id_ex",
+    "TxMetaDesc.reserved",
+    "TxMetaDesc.reserved2",
+    "TxWqe128",
+    "TxWqe128.data",
+    "TxWqe128.meta",
+];
+
 #[test]
 fn every_declaration_equals_the_headers() {
     let headers = env::var_os("UVERBS_EFA_HEADERS");
@@ -62,8 +87,12 @@ fn every_declaration_equals_the_headers() {
         }
     }
     let mut lacking = Vec::new();
-    let mut compared = 0;
+    let (mut compared, mut skipped) = (0, 0);
     let mut assert = |condition: String, name: &str| {
+        if !has_provider && NOT_IN_LINUX.contains(&name) {
+            skipped += 1;
+            return;
+        }
         compared += 1;
         writeln!(text, "_Static_assert({condition}, \"{name}\");").expect("writing to a string");
     };
@@ -85,6 +114,7 @@ fn every_declaration_equals_the_headers() {
         }
     }
     assert_eq!(lacking, LACKING);
+    assert!(has_provider || skipped == NOT_IN_LINUX.len(), "only {skipped} of the list exist");
     assert!(compared > 700, "only {compared} facts");
 
     if headers.is_none() {

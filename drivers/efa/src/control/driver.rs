@@ -63,10 +63,6 @@ impl Driver for Efa {
         Some(DriverQp::Srd)
     }
 
-    fn completes_in_order(&self) -> bool {
-        false
-    }
-
     fn query_device(&self) -> Result<DeviceAttr> {
         self.attributes()
     }

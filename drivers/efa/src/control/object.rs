@@ -6,7 +6,7 @@
 
 use crate::cq_state::CqState;
 use crate::shared::QpShared;
-use crate::{CompletionQueue, CqShared};
+use crate::{CompletionQueue, CqShared, QpPlaces};
 use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpState, QpType, transition};
 use uverbs_core::control::{CqEvents, CqHandle, QpHandle};
@@ -69,6 +69,8 @@ pub(super) struct State {
     pub(super) shared: Arc<QpShared>,
     /// That of the context: held while a QP is created, and while one is destroyed and its completions are removed.
     pub(super) numbers: Arc<ProcessMutex<()>>,
+    /// Where its queues are.
+    pub(super) places: QpPlaces,
 }
 
 impl Qp {
@@ -76,6 +78,12 @@ impl Qp {
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
         &self.0.shared
+    }
+
+    /// Where its queues are.
+    #[must_use]
+    pub fn places(&self) -> &QpPlaces {
+        &self.0.places
     }
 }
 
@@ -89,7 +97,7 @@ impl Object for Qp {
 
     /// No post is in progress when the kernel destroys the QP, because the memory of its send queue may be that of another QP then.
     fn destroy(self) -> Result<QpEnd, (Self, Error)> {
-        let destroyed = self.0.destroy(|State { shared, numbers }, handle| {
+        let destroyed = self.0.destroy(|State { shared, numbers, .. }, handle| {
             let before = shared.state();
             if let Err(errno) = shared.close_all() {
                 return Err((handle, Error::os("destroy_qp", "waiting for posts", errno)));

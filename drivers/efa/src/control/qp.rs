@@ -9,7 +9,7 @@ use crate::memory::{RecvRing, SendRing};
 use crate::shared::QpShared;
 use crate::table::Table;
 use crate::wqe::SendConfig;
-use crate::{CqShared, RecvQueue, SendQueue};
+use crate::{CqShared, QpPlaces, RecvQueue, SendQueue};
 use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
 use uverbs_core::control::{QpHandle, QpParents, qp};
@@ -53,8 +53,18 @@ struct Sizes {
 
 impl Sizes {
     fn send_bytes(&self) -> u32 {
-        self.sends * if self.wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() } as u32
+        self.sends * entry_size(self.wide)
     }
+}
+
+/// Whether such requests need entries of 128 bytes.
+fn is_wide(max_inline_data: u32, inline_write: bool) -> bool {
+    max_inline_data > EFA_IO_TX_DESC_INLINE_MAX_SIZE as u32 || inline_write
+}
+
+/// Bytes of an entry.
+fn entry_size(wide: bool) -> u32 {
+    (if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() }) as u32
 }
 
 impl Efa {
@@ -110,25 +120,38 @@ impl Efa {
         Ok(())
     }
 
+    /// The most requests of a send queue whose requests have this many bytes of inline data (`efadv_get_max_sq_depth`).
+    #[must_use]
+    pub fn max_sq_depth(&self, max_inline_data: u32, inline_write: bool) -> u32 {
+        let fit = self.limits.max_llq_size / entry_size(is_wide(max_inline_data, inline_write));
+        // The largest power of two that is not above.
+        fit.checked_ilog2().map_or(0, |log| 1 << log).min(Table::MAX)
+    }
+
+    /// The most receives of a queue whose receives have this many entries (`efadv_get_max_rq_depth`).
+    #[must_use]
+    pub fn max_rq_depth(&self, max_recv_sge: u32) -> u32 {
+        // The kernel refuses receives without entries.
+        self.limits.max_rq_wr.min(Table::MAX) / max_recv_sge.max(1)
+    }
+
     /// The sizes of the queues, as libefa calculates them (`efa_setup_qp` and `efa_check_qp_limits` in `verbs.c`).
     fn sizes(&self, cap: &QpCap, options: QpOptions) -> Result<Sizes> {
         let limits = &self.limits;
-        let wide = cap.max_inline_data > EFA_IO_TX_DESC_INLINE_MAX_SIZE as u32 || options.inline_write;
-        let entry = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() } as u32;
+        let wide = is_wide(cap.max_inline_data, options.inline_write);
         let mut cap = *cap;
         // The kernel refuses queues without requests, and requests without entries.
         cap.max_send_wr = cap.max_send_wr.max(1);
         cap.max_send_sge = cap.max_send_sge.max(1);
         cap.max_recv_wr = cap.max_recv_wr.max(1);
         cap.max_recv_sge = cap.max_recv_sge.max(1);
-        // The largest power of two that is not above.
-        let down = |n: u32| n.checked_ilog2().map_or(0, |log| 1 << log);
-        let max_recv_wr = limits.max_rq_wr.min(Table::MAX) / cap.max_recv_sge;
+        let max_send_wr = self.max_sq_depth(cap.max_inline_data, options.inline_write);
+        let max_recv_wr = self.max_rq_depth(cap.max_recv_sge);
         for (field, asked, max) in [
             ("max_send_sge", cap.max_send_sge, limits.max_sq_sge.into()),
             ("max_recv_sge", cap.max_recv_sge, limits.max_rq_sge.into()),
             ("max_inline_data", cap.max_inline_data, limits.inline_buf_size_ex.into()),
-            ("max_send_wr", cap.max_send_wr, down(limits.max_llq_size / entry).min(Table::MAX)),
+            ("max_send_wr", cap.max_send_wr, max_send_wr),
             ("max_recv_wr", cap.max_recv_wr, max_recv_wr),
         ] {
             if asked > max {
@@ -183,7 +206,8 @@ impl Efa {
         let (handle, _) = qp::create(parents, &asked, create.user_handle, uhw)?;
         match self.queues(&handle, cqs, attr, options, sizes, &resp) {
             Ok((shared, send, recv)) => {
-                let state = State { shared, numbers: Arc::clone(&self.numbers) };
+                let places = QpPlaces::of(&send, &recv);
+                let state = State { shared, numbers: Arc::clone(&self.numbers), places };
                 let qp = Qp(Kept::new(handle, state));
                 Ok(QpParts { qp, send: Some(send), recv: Some(recv), cap: sizes.cap })
             }

@@ -3,13 +3,15 @@
 #![expect(unsafe_code)]
 // UNSAFETY: calls unsafe verbs; the kernel is simulated, and no device accesses memory.
 
+mod place;
+
 use super::{CqOptions, Efa, MrInterconnects, QpOptions};
 use crate::testing::{Bells, Words, decode};
 use crate::{Ah, QpShared};
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::*;
 use uverbs_core::control::*;
-use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, page_size};
+use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, Registers, page_size};
 use uverbs_core::provider::{
     CompletionQueue as _, CqParts, Dest, Driver, Object as _, Op, PollError, PostError, QpCreate,
     QpObject as _, QpParts, SendQueue as _, To, Wr,
@@ -58,6 +60,8 @@ struct State {
     /// The QP whose state is in the log.
     watched: Option<Arc<QpShared>>,
     send_queue: Words,
+    /// The page of all doorbells, if they are in memory.
+    registers: Option<Words>,
 }
 
 struct FakeKernel {
@@ -115,6 +119,7 @@ impl Default for FakeKernel {
             private: Vec::new(),
             watched: None,
             send_queue: Words::new(0),
+            registers: None,
         };
         Self { state: Mutex::new(state), bells: Arc::default() }
     }
@@ -255,11 +260,12 @@ impl Script for FakeKernel {
 
     fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
         assert!(len.is_multiple_of(page_size() as usize));
-        if [SQ_BELL, RQ_BELL, CQ_BELL].contains(&offset) {
-            Ok(DoorbellPage::Port(self.bells.clone()))
-        } else {
-            Err(Errno::EINVAL)
+        if ![SQ_BELL, RQ_BELL, CQ_BELL].contains(&offset) {
+            return Err(Errno::EINVAL);
         }
+        let registers = self.with(|state| state.registers.clone());
+        let page = registers.and_then(|words| Registers::new(Arc::new(words.map())));
+        Ok(page.map_or_else(|| DoorbellPage::Port(self.bells.clone()), DoorbellPage::Mapped))
     }
 
     fn driver_id(&self) -> u32 {

@@ -6,6 +6,7 @@
 mod cq;
 mod handshake;
 mod recv;
+mod semantics;
 mod send;
 
 use crate::Ah;

@@ -9,13 +9,15 @@ use crate::shared::SqShared;
 use std::sync::Arc;
 
 /// The shared parts of a QP and its send queue, and the addresses of the queue's ring.
+// codegen: lines
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQueueRef {
+    pub(crate) qp: Arc<QpShared>,
+    sq: Arc<SqShared>,
     /// The addresses of `sq`. The memory and the records are not moved or freed before `sq` is dropped, because `sq`
     /// reaches both by pointers that are not changed.
     addrs: SqAddrs,
-    pub(crate) qp: Arc<QpShared>,
-    sq: Arc<SqShared>,
 }
 
 // SAFETY: the addresses are those of atomics, in memory that `sq` owns.

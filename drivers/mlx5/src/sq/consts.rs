@@ -92,13 +92,15 @@ const LOCAL: u32 = opcodes(&[WrOpcode::LOCAL_INV, WrOpcode::BIND_MW]);
 /// A WR takes it if its opcode is in the set of its destination's kind and its flags are plain. Such a WR always fits into
 /// its share of blocks, whatever data it has within the queue's limits. The slow path (`Encoder::push_cold`) finds the
 /// reason why a WR does not take the fast path.
+// codegen: lines
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct FastPathConsts {
-    pub(crate) ctrl: CtrlConsts,
-    pub(crate) limits: DataLimits,
     pub(crate) ops: FastPathOps,
     /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name.
     lists: u32,
+    pub(crate) ctrl: CtrlConsts,
+    pub(crate) limits: DataLimits,
     /// Local operations, by lists and the typed interface.
     locals: u32,
     /// Local operations by builders.

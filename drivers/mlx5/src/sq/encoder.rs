@@ -29,7 +29,9 @@ use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
 
 /// The constants of a queue's WQEs, and the WRs that it allows.
+// codegen: lines
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Encoder {
     pub(crate) fast: FastPathConsts,
     pub(crate) kind: Kind,

@@ -74,12 +74,14 @@ pub struct SendConfig {
     pub l2_inline: bool,
 }
 
-/// A send queue.
+/// A send queue. The fields that a post uses are near each other.
+// codegen: lines
+#[repr(C)]
 pub struct SendQueue {
-    queue: SendQueueRef,
+    session: Session,
     producer: Producer,
     encoder: Encoder,
-    session: Session,
+    queue: SendQueueRef,
 }
 
 impl SendQueue {
@@ -92,7 +94,7 @@ impl SendQueue {
         // At most one WR per block, whatever the kernel answered.
         let producer = Producer::new(&queue, config.max_send_wr.min(blocks), record, bell);
         let encoder = Encoder::new(config, blocks);
-        Some(Self { queue, producer, encoder, session: Session::new() })
+        Some(Self { session: Session::new(), producer, encoder, queue })
     }
 
     /// The maximum number of outstanding WRs.
@@ -279,5 +281,25 @@ impl SendBatch for Batch<'_> {
 impl fmt::Debug for Batch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wqe::plain::CtrlConsts;
+    use core::mem::offset_of;
+
+    /// A post to one of many queues finds none of these lines in a cache.
+    #[test]
+    fn the_fields_of_a_post_are_in_few_lines() {
+        let (first, end) = (
+            offset_of!(SendQueue, producer) + Producer::USED,
+            offset_of!(SendQueue, encoder.fast.ctrl) + CtrlConsts::USED,
+        );
+        assert!(first < end && end - first <= 5 * 64, "{first} to {end}");
+        // The lock is behind the addresses of the ring.
+        let lock = size_of::<SendQueue>() - offset_of!(SendQueue, queue);
+        assert!(lock <= 64, "{lock}");
     }
 }

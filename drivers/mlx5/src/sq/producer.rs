@@ -43,33 +43,37 @@ enum Mode {
 }
 
 /// The poster's view of a send queue, and its doorbell.
+// codegen: lines
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Producer {
-    published: Published,
     /// The count to restore when [`Published::head`] is closed. Not valid while it is open.
     session_base: u64,
-    mode: Mode,
-    /// Whether the WQE at `at` must wait for a local operation before it.
-    is_fenced: bool,
-    /// Contains the limit.
-    access: QueueAccess,
     /// The number of WRs that fit.
     max_post: u32,
     /// The state word at the last check before a batch. The indices are valid until the QP is reset after it.
     since: StateWord,
     /// The error of the batch whose cursor has failed.
     error: PostError,
+    /// Whether the WQE at `at` must wait for a local operation before it.
+    is_fenced: bool,
+    published: Published,
+    /// Contains the limit.
+    access: QueueAccess,
+    mode: Mode,
 }
 
 /// What is published to the device, the doorbell record and the doorbell.
+// codegen: lines
 #[derive(Debug)]
+#[repr(C)]
 struct Published {
-    /// The index of the next basic block.
-    at: BlockIndex,
+    bell: Doorbell,
+    record: DbWord,
     /// The number of WRs since the queue was reset, or [`SqCursor::CLOSED`].
     head: u64,
-    record: DbWord,
-    bell: Doorbell,
+    /// The index of the next basic block.
+    at: BlockIndex,
 }
 
 impl Published {
@@ -81,6 +85,12 @@ impl Published {
         write_dbrec(&self.record, cursor.at);
         self.bell.post(queue, ring, first, cursor.last(), cursor.at);
     }
+}
+
+#[cfg(test)]
+impl Producer {
+    /// The fields that a post uses are from here to the end.
+    pub(crate) const USED: usize = core::mem::offset_of!(Self, published.bell) + Doorbell::USED;
 }
 
 impl Producer {

@@ -32,6 +32,7 @@ pub(crate) use recv::RecvFormat;
 pub use recv::WireEntry;
 pub(crate) use writer::{InlineWriter, WqeWriter};
 
+use self::plain::Units;
 use crate::memory::BlockIndex;
 use core::fmt;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
@@ -183,12 +184,15 @@ impl Ah {
         self.words.as_ptr().cast()
     }
 
-    /// The 48 bytes for a datagram (`key` has the Q_Key in its upper half) or a DC target (`key` is the access key).
+    /// Writes the 48 bytes for a datagram (`key` has the Q_Key in its upper half) or a DC target (`key` is the access key) from `unit`
+    /// on. A unit is loaded when the one before it is written, so that two registers are enough.
+    // codegen: live
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn to(&self, key: u64, number: u32) -> [u64; 6] {
+    pub(crate) fn put(&self, units: &mut impl Units, unit: u32, key: u64, number: u32) {
         let number = u64::from(number | hw::MLX5_EXTENDED_UD_AV) << 32;
-        let [_, w1, w2, w3, w4, w5] = self.words;
-        [key.to_be(), w1 | number.to_be(), w2, w3, w4, w5]
+        units.put_unit(unit, [key.to_be(), self.words[1] | number.to_be()]);
+        units.put_unit(unit + 1, [self.words[2], self.words[3]]);
+        units.put_unit(unit + 2, [self.words[4], self.words[5]]);
     }
 }
 
@@ -301,7 +305,10 @@ mod tests {
             let mut expected = av;
             expected.set_dc_key(key);
             expected.dqp_dct = Be32::new(number | hw::MLX5_EXTENDED_UD_AV);
-            let got: Av = zerocopy::transmute!(ah.to(key, number));
+            let mut block = [0; 8];
+            ah.put(&mut block, 0, key, number);
+            let [words @ .., _, _] = block;
+            let got: Av = zerocopy::transmute!(words);
             prop_assert_eq!(got, expected);
             prop_assert_eq!((ah.av().dc_key(), ah.av().dqp_dct.get(), ah.av().rlid), (0, 0, av.rlid));
         }

@@ -162,14 +162,40 @@ impl Units for [u64; 8] {
 }
 
 /// The constant parts of a queue's control segments.
+// codegen: lines
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct CtrlConsts {
+    /// The first half of the second word by flags; the other half is the immediate data.
+    second: [Half; 16],
     /// The first word by opcode, in host order, of a WQE with one unit of data, without its index.
     first: [u64; 16],
-    /// The second word by flags, without immediate data.
-    second: [u64; 16],
-    /// The same with a small fence, unless the flags have a fence.
-    waiting: [u64; 16],
+    /// As `second`, with a small fence, unless the flags have a fence.
+    waiting: [Half; 16],
+}
+
+/// The first 4 bytes of a word, as in memory.
+#[derive(Clone, Copy, Debug)]
+struct Half(u32);
+
+impl Half {
+    /// That of a word.
+    const fn of(word: u64) -> Self {
+        Self(((u64::from_be(word) >> 32) as u32).to_be())
+    }
+
+    /// The word whose other half is 0.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    const fn word(self) -> u64 {
+        // One load on a CPU with little-endian words.
+        if cfg!(target_endian = "little") { self.0 as u64 } else { (self.0 as u64) << 32 }
+    }
+}
+
+#[cfg(test)]
+impl CtrlConsts {
+    /// The words of the common operations end here.
+    pub(crate) const USED: usize = core::mem::offset_of!(Self, first) + 7 * size_of::<u64>();
 }
 
 impl CtrlConsts {
@@ -186,9 +212,9 @@ impl CtrlConsts {
             second(flags) | ctrl1(fence, 0)
         };
         Self {
+            second: core::array::from_fn(|flags| Half::of(second(flags))),
             first: core::array::from_fn(first),
-            second: core::array::from_fn(second),
-            waiting: core::array::from_fn(waiting),
+            waiting: core::array::from_fn(|flags| Half::of(waiting(flags))),
         }
     }
 
@@ -215,20 +241,20 @@ impl CtrlConsts {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second_behind_local(&self, flags: SendFlags, imm: u32, waits: bool) -> u64 {
         let words = if waits { &self.waiting } else { &self.second };
-        words[(flags.bits() & 15) as usize] | ctrl1(0, imm)
+        words[(flags.bits() & 15) as usize].word() | ctrl1(0, imm)
     }
 
     /// The second word. Flags that are not plain are ignored.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn second(&self, flags: SendFlags, imm_or_key: u32) -> u64 {
-        self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm_or_key)
+        self.second[(flags.bits() & 15) as usize].word() | ctrl1(0, imm_or_key)
     }
 }
 
 /// Writes the destination after the control segment; returns the next unit.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
-    let av = match *to {
+    match *to {
         Dest::Peer => return CTRL_UNITS,
         Dest::Frame => {
             units.put_unit(CTRL_UNITS, [0; 2]);
@@ -238,13 +264,13 @@ pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
             units.put_unit(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
             return CTRL_UNITS + 1;
         }
-        Dest::Ud(To { ah, remote_qpn, remote_qkey }) => ah.to(u64::from(remote_qkey) << 32, remote_qpn),
-        Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) => ah.to(remote_dc_key, remote_dctn),
-    };
-    let [a, b, c, d, e, f] = av;
-    units.put_unit(CTRL_UNITS, [a, b]);
-    units.put_unit(CTRL_UNITS + 1, [c, d]);
-    units.put_unit(CTRL_UNITS + 2, [e, f]);
+        Dest::Ud(To { ah, remote_qpn, remote_qkey }) => {
+            ah.put(units, CTRL_UNITS, u64::from(remote_qkey) << 32, remote_qpn);
+        }
+        Dest::Dc(DcTarget { ah, remote_dctn, remote_dc_key }) => {
+            ah.put(units, CTRL_UNITS, remote_dc_key, remote_dctn);
+        }
+    }
     CTRL_UNITS + AV_UNITS
 }
 

@@ -5,6 +5,7 @@
 
 mod crates;
 mod dpdk;
+mod efa;
 mod fio;
 mod gloo;
 mod iser;
@@ -39,6 +40,8 @@ const TABLES: &[&[Row]] = &[
     dpdk::ROWS,
     wheels::ROWS,
     suite::ROWS,
+    efa::ROWS,
+    efa::NEWER,
 ];
 
 /// The rows of published Rust crates, whose programs are built for a run.
@@ -49,6 +52,11 @@ pub fn crates() -> impl Iterator<Item = &'static Row> + Clone {
 /// The rows of a run: those of published Rust crates, or all others.
 pub fn of(crates: bool) -> impl Iterator<Item = &'static Row> + Clone {
     all().filter(move |_| !crates).chain(self::crates().filter(move |_| crates))
+}
+
+/// Whether a row needs programs that are newer than those of Debian 12.
+pub fn is_newer(row: &Row) -> bool {
+    efa::NEWER.iter().any(|newer| newer.name() == row.name())
 }
 
 /// All rows, except those of published Rust crates.

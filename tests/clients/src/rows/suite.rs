@@ -2,7 +2,7 @@
 //! pyverbs, rdma-core's test suite. Natively it runs without a row.
 
 use crate::row::Family::Single;
-use crate::row::{Row, VM_EXCHANGE, short};
+use crate::row::{Row, SUITE, short};
 
 /// The rows.
-pub(super) const ROWS: &[Row] = &[short(Single, "pyverbs", "", VM_EXCHANGE)];
+pub(super) const ROWS: &[Row] = &[short(Single, "pyverbs", "", SUITE)];
