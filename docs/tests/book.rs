@@ -546,7 +546,9 @@ fn other_sources_do_not_name_a_driver() {
     let names: Vec<_> =
         software.flat_map(|driver| [format!("{}::", driver.krate), format!("{}::", driver.ty)]).collect();
     assert!(!names.is_empty());
-    for path in files(&["crates", "xtask"], ".rs") {
+    // The functions of libefa, as `dv` has those of libmlx5.
+    let direct = repo_root().join("crates/ibverbs/src/efadv");
+    for path in files(&["crates", "xtask"], ".rs").into_iter().filter(|path| !path.starts_with(&direct)) {
         let source = fs::read_to_string(&path).unwrap();
         let source = source.split("#[cfg(test)]").next().unwrap();
         let name = names.iter().find(|name| source.contains(name.as_str()));

@@ -75,11 +75,18 @@ pub(crate) fn tests() -> Vec<Test> {
     const C: &str = "ibv_ud_pingpong -g 0 -n 50";
     const OURS: &str = "uverbs pingpong ud --timeout 60 -g 0 -n 50";
     const SRD: &str = "ib_send_lat -x 0 -c SRD -n 50 -s 1000 -F";
-    let programs: [(&str, OfPrograms); 7] = [
+    const OUR_SRD: &str = "uverbs perf send-lat -x 0 -c SRD -n 50 -s 1000";
+    const OUR_READS: &str = "uverbs perf read-lat -x 0 -c SRD -n 50 -s 20000";
+    const OUR_PINGPONG: &str = "uverbs pingpong srd --timeout 60 -g 0 -n 50 -e";
+    let programs: [(&str, OfPrograms); 11] = [
         ("peers::ud::c_serves_c", |env| pair_of(env, C, C, 18700)),
         ("peers::ud::ours_serves_c", |env| pair_of(env, OURS, C, 18701)),
         ("peers::ud::c_serves_ours", |env| pair_of(env, C, OURS, 18702)),
         ("peers::srd::c_serves_c", |env| pair_of(env, SRD, SRD, 18703)),
+        ("peers::srd::ours_serves_c", |env| pair_of(env, OUR_SRD, SRD, 18704)),
+        ("peers::srd::c_serves_ours", |env| pair_of(env, SRD, OUR_SRD, 18705)),
+        ("peers::srd::reads", |env| pair_of(env, OUR_READS, OUR_READS, 18706)),
+        ("peers::srd::pingpong", |env| pair_of(env, OUR_PINGPONG, OUR_PINGPONG, 18707)),
         ("removal_waits_for_users", removal_waits_for_users),
         ("a_device_that_stops_is_used_again_after_a_reset", stopped),
         ("a_fatal_error_is_reported_by_the_kernel", fatal),
@@ -328,11 +335,17 @@ fn datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     let ((mut a, _), (mut b, there)) = (end(&lab.a)?, end(&lab.b)?);
     let to_b = a.3.create_ah(&attr().on(&lab.a)?.ah_attr(&there))?;
     b.0.rq()?.post(1, b.2.get()?)?;
-    let mut buf = a.2.get()?;
-    buf.fill(b"a datagram")?;
-    a.0.sq().post_to(1, &to_b, there.qp_num, QKEY).send(buf)?;
-    ensure!(a.1.wait()?.wc.status.is_success());
-    let done = b.1.wait()?;
+    // Doorbells of two devices have no order, so the first datagrams may come before the receive, and are lost.
+    let mut received = None;
+    until("a datagram", LIMIT, || {
+        let mut buf = a.2.get()?;
+        buf.fill(b"a datagram")?;
+        a.0.sq().post_to(1, &to_b, there.qp_num, QKEY).send(buf)?;
+        ensure!(a.1.wait()?.wc.status.is_success());
+        received = b.1.poll_one()?;
+        Ok(received.is_some())
+    })?;
+    let done = received.context("a datagram")?;
     ensure!(done.wc.status.is_success() && done.wc.byte_len >= 10, "{:?}", done.wc);
     let buf = done.buf().context("a buffer")?;
     ensure!(buf.ends_with(b"a datagram"), "{:?}", &buf[..]);

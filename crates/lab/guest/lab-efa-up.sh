@@ -22,6 +22,7 @@ wait_for() {
 }
 
 /sbin/modprobe ib_uverbs || fail "modprobe ib_uverbs"
+/sbin/modprobe -q crc16
 [ -e /sys/module/efa ] || /sbin/insmod /lab/efa.ko || fail "insmod efa.ko"
 for dev in $LAB_DEV_A $LAB_DEV_B; do wait_for "device $dev" test -e $ib/$dev; done
 for dev in $LAB_DEV_A $LAB_DEV_B; do wait_for "active port of $dev" grep -q ACTIVE $ib/$dev/ports/1/state; done

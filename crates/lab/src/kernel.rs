@@ -42,14 +42,15 @@ const REQUIRED: [&str; 10] = [
 ];
 
 /// Modules that the guest gets if the kernel has them.
-const OPTIONAL: [&str; 12] = [
+const OPTIONAL: [&str; 13] = [
     "crc32_generic",
     "crc32_pclmul",
     "crc32c_generic",
     "crc32c_intel",
     "ib_umad",
-    // For the module that `siw` builds.
+    // For the modules that `module` builds: siw, and efa from 7.2 on.
     "libcrc32c",
+    "crc16",
     "dummy",
     "8021q",
     "overlay",

@@ -32,7 +32,7 @@ use uverbs_core::control::slab::Slab;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, PostError, QueueError, QueueKind as Name};
 use uverbs_core::sync::ProcessMutex;
-use uverbs_core::sync::in_flight::{InFlight, STEP, Vacant};
+use uverbs_core::sync::in_flight::{InFlight, STEP};
 use uverbs_core::wc::WcError;
 #[cfg(feature = "tracing")]
 use uverbs_core::wc::{WcStatus, WorkCompletion};
@@ -279,19 +279,24 @@ impl<D: Driver> Flight<D> {
         if cfg!(not(feature = "counters")) || self.in_order { 0 } else { self.slab.skipped_since(first) }
     }
 
-    /// A slot for the poster, which has found that the next one is not free: another one, if the queue completes in any order.
+    /// Whether the poster, which has found no vacant slot for memory of this domain, finds none for it in the domain of the queue either. A
+    /// queue that completes in any order skips slots that are not free.
     ///
     /// # Safety
     /// As [`InFlight::vacant`].
     #[cold]
     #[inline(never)]
-    pub(super) unsafe fn another_slot(&self, tag: u64) -> Option<Vacant<'_, Entry<D>>> {
+    pub(super) unsafe extern "C" fn has_no_other(&self, domain: u64) -> bool {
         // SAFETY: the contract of this function.
-        if self.in_order || unsafe { !self.slab.skip() } {
-            return None;
+        let skips = || !self.in_order && unsafe { self.slab.skip() };
+        if domain == self.slab.tag() {
+            return !skips();
         }
-        // SAFETY: as above.
-        unsafe { self.slab.vacant(tag) }
+        // SAFETY: as above; the tag is that of the slab.
+        if unsafe { self.slab.vacant(self.slab.tag()) }.is_none() {
+            skips();
+        }
+        false
     }
 
     /// Refuses a work request of the open batch, which would have owned `held`.

@@ -280,17 +280,13 @@ unsafe fn place<D: Driver, P: Load<D>>(flight: &Flight<D>, load: P) -> (Option<V
     // SAFETY: the contract of this function; a domain has the bits of a tag.
     let vacant = unsafe { flight.slab.vacant(load.domain()) };
     let tag = flight.slab.tag();
-    if vacant.is_some() {
+    // SAFETY: as above.
+    if vacant.is_some() || unsafe { flight.has_no_other(load.domain()) } {
         return (vacant, load);
     }
-    let load = if load.domain() == tag { load } else { load.moved_to(tag) };
-    if load.domain() != tag {
-        return (None, load);
-    }
+    let load = load.moved_to(tag);
     // SAFETY: as above.
-    let vacant = unsafe { flight.slab.vacant(tag) };
-    // SAFETY: as above.
-    (vacant.or_else(|| unsafe { flight.another_slot(tag) }), load)
+    (unsafe { flight.slab.vacant(load.domain()) }, load)
 }
 
 /// Into an open batch: errors are reported by [`Batch::complete`].

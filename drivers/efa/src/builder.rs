@@ -19,10 +19,11 @@ const ADDRESS: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Session {
     open: bool,
+    /// If there is no session, or after an error, it is at its limit.
     cursor: SqCursor,
     /// Whether a request has begun, to which setters belong.
     begun: bool,
-    /// The setters that it needs.
+    /// The setters that it needs; 0 if there is no session, and after an error.
     needs: u8,
 }
 
@@ -38,57 +39,80 @@ impl Session {
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
+
+    /// Ends the session with this error, if there is one.
+    #[cold]
+    fn latch(&mut self, error: PostError) {
+        if self.open {
+            self.cursor.latch(error);
+            self.needs = 0;
+        }
+    }
+
+    /// A setter that the request does not need.
+    #[cold]
+    fn refuse(&mut self) {
+        self.latch(if self.begun { PostError::DoubledSetter } else { PostError::OrphanSetter });
+    }
 }
 
 impl SendQueue {
-    /// Checks that the request can take this setter now, and adds to its entry what `put` does.
+    /// The entry of the request, if it can take this setter now.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn set(&mut self, which: u8, put: impl FnOnce(&mut Wqe, &SendConfig) -> Result<(), PostError>) {
-        let session = &mut self.session;
-        if !session.open || session.cursor.error().is_some() {
-            return;
-        }
+    fn setter(&mut self, which: u8) -> Option<(&mut Wqe, &SendConfig)> {
+        let Self { session, ring, config, .. } = self;
         if session.needs & which == 0 {
-            let error = if session.begun { PostError::DoubledSetter } else { PostError::OrphanSetter };
-            session.cursor.latch(error);
-            return;
+            session.refuse();
+            return None;
         }
         session.needs &= !which;
-        let (at, config) = (session.cursor.at.wrapping_sub(1), self.config);
-        if let Err(error) = put(self.local(at), &config) {
-            self.session.cursor.latch(error);
+        Some((ring.staged(session.cursor.at.wrapping_sub(1)), config))
+    }
+
+    /// Notes the error of a setter.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn note(&mut self, result: Result<(), PostError>) {
+        if let Err(error) = result {
+            self.session.latch(error);
         }
     }
 
     /// The hints for the request that was begun last, `EFA_IO_PROCESSING_HINT_*` (`efadv_wr_set_processing_hints`).
     pub fn wr_set_processing_hints(&mut self, hints: u8) {
-        let session = &mut self.session;
+        let Self { session, ring, .. } = self;
         if !session.open || session.cursor.error().is_some() {
             return;
         }
         if !session.begun {
-            return session.cursor.latch(PostError::OrphanSetter);
+            return session.latch(PostError::OrphanSetter);
         }
-        let at = session.cursor.at.wrapping_sub(1);
-        self.local(at).put_hints(hints);
+        ring.staged(session.cursor.at.wrapping_sub(1)).put_hints(hints);
     }
 
-    /// Latches `MissingSetter` if the last request lacks one.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn end_wr(&mut self) {
-        if self.session.needs != 0 {
-            self.session.cursor.latch(PostError::MissingSetter);
+    /// Makes room for a request, if the session is open and has no error.
+    #[cold]
+    fn extend(&mut self) -> bool {
+        if !self.session.open {
+            return false;
         }
-        (self.session.begun, self.session.needs) = (false, 0);
+        match self.refresh(self.session.cursor) {
+            Ok(limit) => {
+                self.session.cursor.set_limit(limit);
+                true
+            }
+            Err(error) => {
+                self.session.latch(error);
+                false
+            }
+        }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn begin_wr(&mut self, head: Head, op: &Op<'_>) -> Result<(), PostError> {
-        let (mut cursor, config) = (self.session.cursor, self.config);
-        let (number, phase) = self.next(&mut cursor, head.wr_id)?;
-        self.local(cursor.at).begin(&config, number, phase, head.flags, op)?;
-        cursor.at = cursor.at.wrapping_add(1);
-        self.session.cursor = cursor;
+        let at = self.session.cursor.at;
+        let ((number, phase), is_wide) = (self.number(at, head.wr_id), self.ring.is_wide());
+        self.ring.staged(at).begin(&self.config, number, phase, head.flags, op, is_wide)?;
+        self.session.cursor.at = at.wrapping_add(1);
         (self.session.begun, self.session.needs) = (true, DATA | ADDRESS);
         Ok(())
     }
@@ -96,7 +120,17 @@ impl SendQueue {
     /// Ends the session and returns its cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn close(&mut self) -> Option<SqCursor> {
-        core::mem::take(&mut self.session.open).then_some(self.session.cursor)
+        if self.session.needs != 0 {
+            self.session.latch(PostError::MissingSetter);
+        }
+        let session = &mut self.session;
+        if !core::mem::take(&mut session.open) {
+            return None;
+        }
+        let cursor = session.cursor;
+        // A request that begins outside a session finds no room.
+        session.cursor.set_limit(cursor.at);
+        Some(cursor)
     }
 }
 
@@ -104,7 +138,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_start(&mut self) {
         if self.session.open {
-            return self.session.cursor.latch(PostError::SessionOpen);
+            return self.session.latch(PostError::SessionOpen);
         }
         let cursor = self.begin();
         self.session = Session { open: true, cursor, begun: false, needs: 0 };
@@ -115,49 +149,54 @@ impl WrBuilder for SendQueue {
         self.session.open
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_begin(&mut self, head: Head, op: Op<'_>) {
-        if !self.session.open {
-            return;
+        if self.session.needs != 0 {
+            return self.session.latch(PostError::MissingSetter);
         }
-        self.end_wr();
-        if self.session.cursor.error().is_some() {
+        if self.session.cursor.is_at_limit() && !self.extend() {
             return;
         }
         if let Err(error) = self.begin_wr(head, &op) {
-            self.session.cursor.latch(error);
+            self.session.latch(error);
         }
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
-        self.set(ADDRESS, |wqe, _| wqe.put_destination(&To { ah, remote_qpn, remote_qkey }));
+        if let Some((wqe, _)) = self.setter(ADDRESS) {
+            let result = wqe.put_destination(&To { ah, remote_qpn, remote_qkey });
+            self.note(result);
+        }
     }
 
     fn wr_set_xrc_srqn(&mut self, _remote_srqn: u32) {
         self.wr_latch(PostError::OrphanSetter);
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn wr_set_sges(&mut self, sges: &[Sge]) {
-        self.set(DATA, |wqe, config| wqe.put_sges(config, sges));
+        if let Some((wqe, config)) = self.setter(DATA) {
+            let result = wqe.put_sges(config, sges);
+            self.note(result);
+        }
     }
 
-    #[inline]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wr_set_inline(&mut self, data: Inline<'_>) {
-        self.set(DATA, |wqe, config| wqe.put_inline(config, &data));
+        if let Some((wqe, config)) = self.setter(DATA) {
+            let result = wqe.put_inline(config, &data);
+            self.note(result);
+        }
     }
 
     #[cold]
     fn wr_latch(&mut self, error: PostError) {
-        if self.session.open {
-            self.session.cursor.latch(error);
-        }
+        self.session.latch(error);
     }
 
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
-        self.end_wr();
         let cursor = self.close().ok_or(PostError::NoSession)?;
         self.finish(&cursor)
     }

@@ -8,6 +8,7 @@
 use crate::completion::Completion;
 use crate::cq_state::{CqShared, CqState};
 use crate::memory::Doorbell;
+use core::hint::cold_path;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use std::io;
@@ -82,12 +83,48 @@ impl CompletionQueue {
     /// Tells the device how many completions were consumed, if it raises events for them.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn tell(&self) {
-        if let Some(doorbell) = &self.doorbell
-            && let Ok(mut entered) = self.enter()
+        if let Some(doorbell) = &self.doorbell {
+            self.tell_by(doorbell);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_by(&self, doorbell: &Doorbell) {
+        if let Ok(mut entered) = self.enter()
             && let Some(consumed) = entered.state().news()
         {
             self.ring(doorbell, consumed, false);
         }
+    }
+
+    /// Polls up to `max` completions. `self` must [tell](Self::tell) the device after that.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn claim_each(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+        let max = max.min(self.room);
+        let rings = self.rings.by_ref();
+        for done in 0..max {
+            // SAFETY: as in `enter`: `&mut CompletionQueue`, and `entered` is dropped before the next iteration.
+            let error = match unsafe { rings.enter() } {
+                Ok(mut entered) => match entered.state().take() {
+                    Ok(Some(completion)) => {
+                        let claim = claimant.claim(&completion);
+                        drop(entered);
+                        claimant.pass(&completion, claim);
+                        continue;
+                    }
+                    Ok(None) => return Ok(done),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            cold_path();
+            if done == 0 {
+                return Err(error);
+            }
+            self.pending = Some(error);
+            return Ok(done);
+        }
+        Ok(max)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -157,7 +194,7 @@ impl<C: FnMut(&Completion)> Claimant<CompletionQueue> for Call<C> {
     }
 }
 
-/// Rings the doorbell when dropped, also if a callback panics.
+/// Rings the doorbell if a callback panics.
 struct Tell<'q>(&'q mut CompletionQueue);
 
 impl Drop for Tell<'_> {
@@ -176,31 +213,13 @@ impl CompletionQueueTrait for CompletionQueue {
     }
 
     #[inline]
-    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
+    fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
         self.may_poll()?;
         let queue = Tell(self);
-        let max = max.min(queue.0.room);
-        for done in 0..max {
-            let error = match queue.0.enter() {
-                Ok(mut entered) => match entered.state().take() {
-                    Ok(Some(completion)) => {
-                        let claim = claimant.claim(&completion);
-                        drop(entered);
-                        claimant.pass(&completion, claim);
-                        continue;
-                    }
-                    Ok(None) => return Ok(done),
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            if done == 0 {
-                return Err(error);
-            }
-            queue.0.pending = Some(error);
-            return Ok(done);
-        }
-        Ok(max)
+        let result = queue.0.claim_each(max, claimant);
+        core::mem::forget(queue);
+        self.tell();
+        result
     }
 
     #[inline]

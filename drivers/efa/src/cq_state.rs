@@ -3,11 +3,14 @@
 //!
 //! The device writes to a ring without asking whether there is room. So when a QP is reset or destroyed, its completions leave the rings
 //! at once: those of other QPs before them are moved to private memory, where the next poll finds them ([`CqState::remove`]).
+#![expect(unsafe_code)]
+// UNSAFETY: the address of the table that was found last.
 
 use crate::completion::{self, Completion};
 use crate::direct::QueuePlace;
 use crate::memory::{CqRing, Cqe, Doorbell};
 use crate::table::Table;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::io;
@@ -57,39 +60,73 @@ impl CqShared {
 
 /// The tables by QP number and kind of queue. The low bits of the number, as many as the number of QPs needs, are those of one QP at a time
 /// (comment of `qp_num` in `efa_admin_cmds_defs.h`).
+///
+/// # Invariant
+/// Unless `last_whose` is [`NOBODY`], `last` is the address of a table in `tables`.
 #[derive(Debug)]
 struct Qps {
     /// Receive and send of each QP; a power of two of QPs.
     tables: Box<[Option<Arc<Table>>]>,
     mask: usize,
+    /// The table that was found last, and the bits of the entry ([`completion::WHOSE`]).
+    last_whose: u64,
+    last: NonNull<Table>,
 }
+
+/// Bits that no entry has.
+const NOBODY: u64 = !completion::WHOSE;
+
+// SAFETY: `last` is the address of a table, which is `Sync`, and which `tables` keeps.
+unsafe impl Send for Qps {}
 
 impl Qps {
     /// For a device with this many QPs.
     fn new(max_qp: u32) -> Self {
         let len = max_qp.clamp(1, 1 << 16).next_power_of_two() as usize * 2;
-        Self { tables: (0..len).map(|_| None).collect(), mask: len - 1 }
+        let tables = (0..len).map(|_| None).collect();
+        Self { tables, mask: len - 1, last_whose: NOBODY, last: NonNull::dangling() }
     }
 
     /// The table of the queue that an entry names.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn get(&self, first: u64) -> Option<&Table> {
+    fn get(&self, first: u64) -> Option<&Arc<Table>> {
         let (qp_num, is_send) = (completion::qp_num(first), completion::is_send(first));
-        let table = self.tables.get(self.index(qp_num, is_send))?.as_deref()?;
+        let table = self.tables.get(self.index(qp_num, is_send))?.as_ref()?;
         (table.qp_num() == qp_num).then_some(table)
     }
 
+    /// The `wr_id` of the request that an entry completes, if the device has it.
     #[cfg_attr(not(debug_assertions), inline(always))]
+    fn take(&mut self, first: u64) -> Option<u64> {
+        if first & completion::WHOSE != self.last_whose && !self.find(first) {
+            return None;
+        }
+        // SAFETY: a table that `tables` keeps (invariant): the last one, or the one that was found just now.
+        unsafe { self.last.as_ref() }.take(completion::req_id(first))
+    }
+
+    /// Looks for the table of an entry that may be that of a request.
+    #[inline(never)]
+    fn find(&mut self, first: u64) -> bool {
+        let Some(table) = self.get(first).filter(|_| !completion::may_be_unsolicited(first)) else {
+            return false;
+        };
+        self.last = NonNull::from(&**table);
+        self.last_whose = first & completion::WHOSE;
+        true
+    }
+
     fn index(&self, qp_num: u16, is_send: bool) -> usize {
         (usize::from(qp_num) << 1 | usize::from(is_send)) & self.mask
     }
 
     fn set(&mut self, table: Arc<Table>, is_send: bool) {
+        self.last_whose = NOBODY;
         let index = self.index(table.qp_num(), is_send);
         self.tables[index] = Some(table);
     }
 
     fn remove(&mut self, qp_num: u16) {
+        self.last_whose = NOBODY;
         for is_send in [false, true] {
             let table = &mut self.tables[self.index(qp_num, is_send)];
             if table.as_ref().is_some_and(|table| table.qp_num() == qp_num) {
@@ -103,10 +140,6 @@ impl Qps {
 #[derive(Debug)]
 pub struct CqState {
     ring: CqRing,
-    /// The next position of each sub-CQ.
-    at: Box<[u32]>,
-    /// The sub-CQ that is polled next.
-    turn: u32,
     /// Completions that were taken out of the rings, for the doorbell.
     consumed: u16,
     /// The consumer index that the device has.
@@ -122,17 +155,7 @@ impl CqState {
     /// The state of a new CQ of a device with this many QPs.
     #[must_use]
     pub fn new(ring: CqRing, max_qp: u32) -> Self {
-        let at = (0..ring.subs()).map(|_| 0).collect();
-        Self {
-            ring,
-            at,
-            turn: 0,
-            consumed: 0,
-            told: 0,
-            ended: false,
-            kept: VecDeque::new(),
-            qps: Qps::new(max_qp),
-        }
+        Self { ring, consumed: 0, told: 0, ended: false, kept: VecDeque::new(), qps: Qps::new(max_qp) }
     }
 
     pub(crate) fn ring(&self) -> &CqRing {
@@ -146,7 +169,7 @@ impl CqState {
 
     /// The number of entries of all rings.
     pub(crate) fn room(&self) -> usize {
-        self.ring.entries() as usize * self.ring.subs() as usize
+        self.ring.entries() as usize * self.ring.subs()
     }
 
     /// The kernel has destroyed the queue: its doorbell may be that of another one.
@@ -172,31 +195,20 @@ impl CqState {
         is_new.then_some(self.consumed)
     }
 
-    /// Takes the next entry of a sub-CQ.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn take_of(&mut self, sub: u32) -> Option<Cqe> {
-        let at = self.at.get_mut(sub as usize)?;
-        let entry = self.ring.read(sub, *at)?;
-        *at = at.wrapping_add(1);
-        self.consumed = self.consumed.wrapping_add(1);
-        Some(entry)
+    #[cold]
+    fn take_kept(&mut self) -> Option<Cqe> {
+        self.kept.pop_front()
     }
 
-    /// Takes the next entry of any sub-CQ, in turns.
+    /// Takes the next entry of any sub-CQ.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn take_entry(&mut self) -> Option<Cqe> {
         if !self.kept.is_empty() {
-            return self.kept.pop_front();
+            return self.take_kept();
         }
-        for _ in 0..self.ring.subs() {
-            let sub = self.turn;
-            self.turn = if sub + 1 == self.ring.subs() { 0 } else { sub + 1 };
-            let entry = self.take_of(sub);
-            if entry.is_some() {
-                return entry;
-            }
-        }
-        None
+        let entry = self.ring.take()?;
+        self.consumed = self.consumed.wrapping_add(1);
+        Some(entry)
     }
 
     /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as
@@ -206,28 +218,36 @@ impl CqState {
         let mut left_out = 0;
         loop {
             let Some(entry) = self.take_entry() else { return Ok(None) };
-            if let Some(completion) = self.complete(entry)? {
-                return Ok(Some(completion));
-            }
-            left_out += 1;
-            if left_out > self.room() {
-                return Ok(None);
-            }
+            let wr_id = match self.qps.take(entry[0]) {
+                Some(wr_id) => wr_id,
+                None => match self.unknown(entry[0])? {
+                    Some(wr_id) => wr_id,
+                    None => {
+                        left_out += 1;
+                        if left_out > self.room() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                },
+            };
+            return Ok(Some(Completion::new(wr_id, entry)));
         }
     }
 
-    /// The completion of an entry; `None` if its QP was destroyed or reset.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(&self, entry: Cqe) -> Result<Option<Completion>, PollError> {
-        let first = entry[0];
+    /// The `wr_id` 0 of an entry that consumed no receive. Of others without a request, a number of an earlier generation, or of a QP that
+    /// was destroyed, is left out; any other is an error of the device.
+    #[cold]
+    fn unknown(&self, first: u64) -> Result<Option<u64>, PollError> {
         let Some(table) = self.qps.get(first) else { return Ok(None) };
         if completion::is_unsolicited(first) {
-            return Ok(Some(Completion::new(0, entry)));
+            return Ok(Some(0));
         }
         let number = completion::req_id(first);
         match table.take(number) {
-            Some(wr_id) => Ok(Some(Completion::new(wr_id, entry))),
-            None => refused(table, number),
+            Some(wr_id) => Ok(Some(wr_id)),
+            None if table.is_current(number) => Err(PollError::Corrupt),
+            None => Ok(None),
         }
     }
 
@@ -253,7 +273,8 @@ impl CqState {
                 if self.kept.len() == self.room() {
                     return;
                 }
-                let Some(entry) = self.take_of(sub) else { break };
+                let Some(entry) = self.ring.take_of(sub) else { break };
+                self.consumed = self.consumed.wrapping_add(1);
                 if is_other(&entry) {
                     self.kept.push_back(entry);
                 }
@@ -264,13 +285,6 @@ impl CqState {
     /// Whether a poll would find nothing.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_empty(&self) -> bool {
-        let mut subs = self.at.iter().zip(0..);
-        self.kept.is_empty() && subs.all(|(at, sub)| self.ring.read(sub, *at).is_none())
+        self.kept.is_empty() && self.ring.is_empty()
     }
-}
-
-/// A number without a request: that of an earlier generation is left out, any other is an error of the device.
-#[cold]
-fn refused(table: &Table, number: u16) -> Result<Option<Completion>, PollError> {
-    if table.is_current(number) { Err(PollError::Corrupt) } else { Ok(None) }
 }

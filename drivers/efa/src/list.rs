@@ -9,7 +9,7 @@ use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe::Ah;
 use uverbs_core::provider::inline::InlineSges;
-use uverbs_core::provider::list::{entries, outcome, push_nodes};
+use uverbs_core::provider::list::{entries, push_nodes};
 use uverbs_core::provider::raw::Room;
 use uverbs_core::provider::{BadWr, Data, Dest, Inline, Op, PostError, To, Wr, WrBuilder as _};
 use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
@@ -78,18 +78,13 @@ pub(crate) unsafe fn post_recv(queue: &mut RecvQueue, list: *const RecvWr) -> Re
     if list.is_null() {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }
-    let mut cursor = queue.begin();
-    if let Some(error) = cursor.error() {
-        return Err(BadWr { error, wr: list });
-    }
-    let max_sge = queue.max_sge();
+    let mut direct = queue.direct().map_err(|error| BadWr { error, wr: list })?;
     let push = |node: &RecvWr| {
         let mut room = Room::new();
         // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-        let sges = unsafe { entries(node.sg_list, node.num_sge, max_sge, &mut room) }?;
-        queue.push(&mut cursor, node.wr_id, sges)
+        let sges = unsafe { entries(node.sg_list, node.num_sge, direct.max_sge(), &mut room) }?;
+        direct.post(node.wr_id, sges)
     };
     // SAFETY: each node is NULL or valid (the contract of this function).
-    let bad = unsafe { push_nodes(list, push) };
-    outcome(queue.publish(&cursor), list, bad)
+    unsafe { push_nodes(list, push) }.map_or(Ok(()), Err)
 }

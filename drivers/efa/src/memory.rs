@@ -6,7 +6,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: accesses shared memory by computed addresses, which are inside the geometry that the constructors checked.
 
+use crate::completion;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -76,15 +78,19 @@ impl Wqe {
     pub(crate) const ZERO: Self = Self([0; WQE_WORDS]);
 }
 
-/// The send queue in memory of the device.
+/// Words of the first block of an entry, and all of an entry of 64 bytes.
+pub(crate) const BLOCK: usize = 8;
+
+/// The send queue in memory of the device, and entries in private memory that are not published.
 ///
 /// # Invariant
-/// `mask + 1` is a power of two; from `first` on, as many entries of 64 or, if `wide`, 128 bytes are inside the mapping. `first` is aligned
-/// to 64.
+/// `mask + 1` is a power of two and the number of staged entries; from `first` on, as many entries of `1 << shift` bytes, which are 64 or
+/// 128, are inside the mapping. `first` is aligned to 64.
 pub struct SendRing {
     first: NonNull<u64>,
+    staged: Box<[Wqe]>,
     mask: u32,
-    wide: bool,
+    shift: u32,
     /// `mask + 1` if the entries before the last reset ended in a round of the second phase, else 0.
     flip: u32,
     mapping: Mapping,
@@ -92,6 +98,9 @@ pub struct SendRing {
 
 // SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Entries are only stored to, by `&mut self`.
 unsafe impl Send for SendRing {}
+
+/// `shift` of entries of 64 bytes.
+const NARROW: u32 = size_of::<TxWqe>().ilog2();
 
 impl SendRing {
     /// The address of the first entry.
@@ -109,7 +118,9 @@ impl SendRing {
         }
         let mask = mask_of(entries)?;
         let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
-        Ok(Self { first: part(&mapping, offset, entries as usize, size, 64)?, mask, wide, flip: 0, mapping })
+        let first = part(&mapping, offset, entries as usize, size, 64)?;
+        let staged = vec![Wqe::ZERO; entries as usize].into_boxed_slice();
+        Ok(Self { first, staged, mask, shift: size.ilog2(), flip: 0, mapping })
     }
 
     /// The number of entries.
@@ -120,8 +131,9 @@ impl SendRing {
 
     /// Whether an entry has 128 bytes.
     #[must_use]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn is_wide(&self) -> bool {
-        self.wide
+        self.shift != NARROW
     }
 
     /// The phase of the entry at a position: that of the first round is 0.
@@ -136,16 +148,86 @@ impl SendRing {
         self.flip ^= position & self.entries();
     }
 
+    /// The private entry at a position.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn staged(&mut self, position: u32) -> &mut Wqe {
+        // SAFETY: a masked position is that of an entry (invariant).
+        unsafe { self.staged.get_unchecked_mut((position & self.mask) as usize) }
+    }
+
+    /// The addresses of both, for a loop of copies.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn view(&mut self) -> SendView<'_> {
+        let Self { first, staged, mask, shift, .. } = self;
+        SendView {
+            to: *first,
+            from: NonNull::from(&**staged).cast(),
+            mask: *mask,
+            shift: *shift,
+            _ring: PhantomData,
+        }
+    }
+
     /// Copies an entry to its place in the device.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(&mut self, _: &Copies, position: u32, wqe: &Wqe) {
-        let (index, blocks) = ((position & self.mask) as usize, 1 + usize::from(self.wide));
-        // SAFETY: the masked index is that of an entry (invariant), which has `blocks` blocks of 8 words.
-        let to = unsafe { self.first.add(index * blocks * 8) };
-        copy_block(to, wqe, 0);
-        if self.wide {
+    pub(crate) fn write(&mut self, copies: &Copies, position: u32, wqe: &Wqe) {
+        self.view().write(copies, position, wqe);
+    }
+
+    /// Stores an entry whose second block, if it has one, is zero. The words are in registers.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write_block(&mut self, _: &Copies, position: u32, block: [u64; BLOCK]) {
+        let view = self.view();
+        let to = view.place(position);
+        store_block(to, block);
+        if view.is_wide() {
             // SAFETY: the second block of the entry.
-            copy_block(unsafe { to.add(8) }, wqe, 1);
+            copy_block(unsafe { to.add(BLOCK) }, &Wqe::ZERO, 1);
+        }
+    }
+}
+
+/// The addresses of a [`SendRing`]'s entries in the device and in private memory.
+///
+/// # Invariant
+/// That of the ring, which lives as long as `'r`.
+#[derive(Clone, Copy)]
+pub(crate) struct SendView<'r> {
+    to: NonNull<u64>,
+    from: NonNull<Wqe>,
+    mask: u32,
+    shift: u32,
+    _ring: PhantomData<&'r mut SendRing>,
+}
+
+impl SendView<'_> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn is_wide(self) -> bool {
+        self.shift != NARROW
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn place(self, position: u32) -> NonNull<u64> {
+        let offset = ((position & self.mask) as usize) << self.shift;
+        // SAFETY: a masked position is that of an entry (invariant).
+        unsafe { self.to.byte_add(offset) }
+    }
+
+    /// The private entry at a position.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn staged(&self, position: u32) -> &Wqe {
+        // SAFETY: a masked position is that of an entry (invariant), which nothing writes while the ring is borrowed for this value.
+        unsafe { self.from.add((position & self.mask) as usize).as_ref() }
+    }
+
+    /// Copies an entry to its place in the device.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn write(self, _: &Copies, position: u32, wqe: &Wqe) {
+        let to = self.place(position);
+        copy_block(to, wqe, 0);
+        if self.is_wide() {
+            // SAFETY: the second block of the entry.
+            copy_block(unsafe { to.add(BLOCK) }, wqe, 1);
         }
     }
 }
@@ -169,7 +251,7 @@ impl fmt::Debug for SendRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendRing")
             .field("entries", &self.entries())
-            .field("wide", &self.wide)
+            .field("wide", &self.is_wide())
             .field("mapping", &self.mapping)
             .finish_non_exhaustive()
     }
@@ -188,13 +270,13 @@ fn copy_block(to: NonNull<u64>, wqe: &Wqe, nth: usize) {
         let unit = unsafe { from.as_ptr().cast::<__m128i>().add(i) };
         // SAFETY: as above; a `Wqe` is aligned to 64.
         let unit = unsafe { unit.read() };
-        // SAFETY: `i` is below 4, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+        // SAFETY: `i` is below 4, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
         let to = unsafe { to.cast::<__m128i>().add(i) };
         // SAFETY: as above; the entries are aligned to 64.
         unsafe { to.write_volatile(unit) };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: 64 bytes at `from` are readable, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+    // SAFETY: 64 bytes at `from` are readable, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
     unsafe {
         core::arch::asm!(
             "ld1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{from}]",
@@ -210,10 +292,28 @@ fn copy_block(to: NonNull<u64>, wqe: &Wqe, nth: usize) {
     }
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     for (i, word) in from.iter().enumerate() {
-        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping ([`SendRing::write`]).
+        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
         let to = unsafe { to.add(i) };
         // SAFETY: as above.
         unsafe { to.write_volatile(*word) };
+    }
+}
+
+/// Stores a block of 64 bytes. On x86-64 the words go from their registers to the write-combining buffer.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn store_block(to: NonNull<u64>, block: [u64; BLOCK]) {
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let mut wqe = Wqe::ZERO;
+        wqe.0[..BLOCK].copy_from_slice(&block);
+        copy_block(to, &wqe, 0);
+    }
+    #[cfg(any(miri, not(target_arch = "aarch64")))]
+    for (i, word) in block.into_iter().enumerate() {
+        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping (the callers have it from [`SendView::place`]).
+        let to = unsafe { to.add(i) };
+        // SAFETY: as above.
+        unsafe { to.write_volatile(word) };
     }
 }
 
@@ -333,12 +433,31 @@ impl RecvRing {
         self.mask + 1
     }
 
+    /// The addresses of the descriptors, for a loop.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn descs(&mut self) -> Descs<'_> {
+        Descs { first: self.first, mask: self.mask, _ring: PhantomData }
+    }
+}
+
+/// The descriptors of a [`RecvRing`].
+///
+/// # Invariant
+/// That of the ring, which lives as long as `'r`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descs<'r> {
+    first: NonNull<u64>,
+    mask: u32,
+    _ring: PhantomData<&'r mut RecvRing>,
+}
+
+impl Descs<'_> {
     /// Writes a descriptor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(&mut self, position: u32, desc: [u64; 2]) {
-        const { assert!(Self::WORDS == 2) };
+    pub(crate) fn write(self, position: u32, desc: [u64; 2]) {
+        const { assert!(RecvRing::WORDS == 2) };
         // SAFETY: the masked position is that of a descriptor (invariant).
-        let to = unsafe { self.first.add((position & self.mask) as usize * Self::WORDS) };
+        let to = unsafe { self.first.add((position & self.mask) as usize * RecvRing::WORDS) };
         // SAFETY: two aligned words of the descriptor, which are used by atomics only; the mapping is alive.
         let to = unsafe { to.cast::<[AtomicU64; 2]>().as_ref() };
         to[0].store(desc[0], Ordering::Relaxed);
@@ -360,24 +479,62 @@ pub(crate) const CQE_WORDS: usize = size_of::<RxCdescEx>() / 8;
 /// The bytes of a completion as words.
 pub type Cqe = [u64; CQE_WORDS];
 
+/// The next entry of a sub-CQ.
+#[derive(Clone, Copy, Debug)]
+struct Sub {
+    /// Its place.
+    next: NonNull<u64>,
+    /// The end of the ring.
+    end: NonNull<u64>,
+    /// In the first word of a new entry, the bit of the phase.
+    phase: u64,
+    /// The sub-CQ whose turn is after this: how many bytes it is behind the first.
+    following: usize,
+}
+
+/// The entry at a place, if the device has written it.
+///
+/// # Safety
+/// It is one of a ring that is mapped.
+#[cfg_attr(not(debug_assertions), inline(always))]
+unsafe fn read(place: NonNull<u64>, phase: u64) -> Option<Cqe> {
+    // SAFETY: aligned words of an entry (the contract of this function), which are used by atomics only.
+    let entry = unsafe { place.cast::<[AtomicU64; CQE_WORDS]>().as_ref() };
+    // The flags are in the first word, so the rest of that word is valid, too.
+    let first = entry[0].load(Ordering::Relaxed);
+    if (first ^ phase) & completion::PHASE != 0 {
+        return None;
+    }
+    barrier::from_device();
+    Some([
+        first,
+        entry[1].load(Ordering::Relaxed),
+        entry[2].load(Ordering::Relaxed),
+        entry[3].load(Ordering::Relaxed),
+    ])
+}
+
 /// The rings of a completion queue, one after the other: sub-CQs of the same length.
 ///
 /// # Invariant
-/// `mask + 1` is a power of two; from `first` on, `subs` times as many entries of 32 bytes are inside the mapping. `first` is aligned to 8.
+/// From `first` on, as many entries of 32 bytes as all sub-CQs have are inside the mapping. `first` is aligned to 8. Each sub-CQ has
+/// `entries`; `next` is the place of one of them, and `end` that behind the last. `turn` and each `following` are the offset of one of
+/// `subs`.
 pub struct CqRing {
-    first: NonNull<u64>,
-    mask: u32,
-    subs: u32,
+    subs: Box<[Sub]>,
+    /// The sub-CQ that is polled next, as `following`.
+    turn: usize,
+    entries: u32,
     mapping: Mapping,
 }
 
-// SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Entries are only loaded, by atomics.
+// SAFETY: the ring owns its mapping, which is `Send`, and all pointers point into it. Entries are only loaded, by atomics.
 unsafe impl Send for CqRing {}
 
 impl CqRing {
     /// The address of the first entry.
     pub(crate) fn address(&self) -> usize {
-        self.first.as_ptr().expose_provenance()
+        self.mapping.as_ptr().as_ptr().expose_provenance()
     }
 
     /// `subs` sub-CQs of `entries` entries. The mapping may be read-only.
@@ -385,58 +542,98 @@ impl CqRing {
     /// # Errors
     /// The mapping has no such entries.
     pub fn new(mapping: Mapping, entries: u32, subs: u16) -> Result<Self, MemoryError> {
-        let (mask, subs) = (mask_of(entries)?, u32::from(subs));
+        mask_of(entries)?;
+        let words = entries as usize * CQE_WORDS;
         let all = (entries as usize)
-            .checked_mul(subs as usize)
+            .checked_mul(subs.into())
             .filter(|all| *all != 0)
             .ok_or(MemoryError::Entries(entries))?;
-        Ok(Self { first: part(&mapping, 0, all, size_of::<RxCdescEx>(), 8)?, mask, subs, mapping })
+        let first = part(&mapping, 0, all, size_of::<RxCdescEx>(), 8)?;
+        let sub = |sub: u16| {
+            // SAFETY: an entry of the rings, which are inside the mapping (`part`).
+            let next = unsafe { first.add(usize::from(sub) * words) };
+            // SAFETY: at most the end of the rings.
+            let end = unsafe { next.add(words) };
+            let following = if sub + 1 == subs { 0 } else { (usize::from(sub) + 1) * size_of::<Sub>() };
+            // In the first round the phase is 1.
+            Sub { next, end, phase: completion::PHASE, following }
+        };
+        Ok(Self { subs: (0..subs).map(sub).collect(), turn: 0, entries, mapping })
     }
 
     /// The number of entries of a sub-CQ.
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.mask + 1
+        self.entries
     }
 
     /// The number of sub-CQs.
     #[must_use]
-    pub fn subs(&self) -> u32 {
-        self.subs
+    pub fn subs(&self) -> usize {
+        self.subs.len()
     }
 
-    /// The entry at a position of a sub-CQ, if the device has written it in this round. In the first round the phase is 1.
+    /// Whether the next entry of each sub-CQ is not there.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn read(&self, sub: u32, position: u32) -> Option<Cqe> {
-        if sub >= self.subs {
-            return None;
+    pub(crate) fn is_empty(&self) -> bool {
+        // SAFETY: the mapping is that of this ring.
+        self.subs.iter().all(|sub| unsafe { read(sub.next, sub.phase) }.is_none())
+    }
+
+    /// Takes the next entry of any sub-CQ, in turns.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn take(&mut self) -> Option<Cqe> {
+        let subs = NonNull::from(&mut *self.subs).cast::<Sub>();
+        let mut turn = self.turn;
+        loop {
+            // SAFETY: the offset of a sub-CQ (invariant).
+            let sub = unsafe { subs.byte_add(turn) };
+            // SAFETY: as above; nothing else uses the sub-CQs now (`&mut self`).
+            let sub = unsafe { &mut *sub.as_ptr() };
+            turn = sub.following;
+            let place = sub.next;
+            // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
+            if let Some(entry) = unsafe { read(place, sub.phase) } {
+                // SAFETY: behind an entry (invariant), so this is at most the end.
+                sub.next = unsafe { place.add(CQE_WORDS) };
+                if sub.next == sub.end {
+                    Self::wrap(sub, self.entries);
+                }
+                self.turn = turn;
+                return Some(entry);
+            }
+            if turn == self.turn {
+                return None;
+            }
         }
-        let index = sub as usize * self.entries() as usize + (position & self.mask) as usize;
-        // SAFETY: the sub-CQ is less than their number, and the masked position less than the length of each, so it is an entry
-        // (invariant).
-        let entry = unsafe { self.first.add(index * CQE_WORDS) };
-        // SAFETY: aligned words of the entry, which are used by atomics only; the mapping is alive.
-        let entry = unsafe { entry.cast::<[AtomicU64; CQE_WORDS]>().as_ref() };
-        // The flags are in the first word, so the rest of that word is valid, too.
-        let first = entry[0].load(Ordering::Relaxed);
-        let is_odd_round = position & self.entries() != 0;
-        if crate::completion::phase(first) == is_odd_round {
-            return None;
+    }
+
+    /// Takes the next entry of a sub-CQ.
+    pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
+        let sub = self.subs.get_mut(index)?;
+        // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
+        let entry = unsafe { read(sub.next, sub.phase) }?;
+        // SAFETY: behind an entry (invariant), so this is at most the end.
+        sub.next = unsafe { sub.next.add(CQE_WORDS) };
+        if sub.next == sub.end {
+            Self::wrap(sub, self.entries);
         }
-        barrier::from_device();
-        Some([
-            first,
-            entry[1].load(Ordering::Relaxed),
-            entry[2].load(Ordering::Relaxed),
-            entry[3].load(Ordering::Relaxed),
-        ])
+        Some(entry)
+    }
+
+    /// Begins the next round of a sub-CQ, whose last entry was taken. Not a call, across which the entry would have to be in memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn wrap(sub: &mut Sub, entries: u32) {
+        // SAFETY: the start of the sub-CQ, which has as many entries (invariant).
+        sub.next = unsafe { sub.end.sub(entries as usize * CQE_WORDS) };
+        sub.phase ^= completion::PHASE;
     }
 }
 
 impl fmt::Debug for CqRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CqRing")
-            .field("entries", &self.entries())
+            .field("entries", &self.entries)
             .field("subs", &self.subs)
             .field("mapping", &self.mapping)
             .finish_non_exhaustive()

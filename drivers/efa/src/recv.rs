@@ -7,12 +7,14 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. It is not accessed
 // here, so this module has no unsafe operation.
 
-use crate::memory::{Doorbell, RecvRing};
+use crate::memory::{Descs, Doorbell, RecvRing};
 use crate::shared::{QpShared, may_receive};
+use crate::table::{Poster, Slots};
 use crate::wqe::recv_desc;
 use core::fmt;
+use core::hint::cold_path;
 use std::sync::Arc;
-use uverbs_core::kernel::state_word;
+use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
@@ -35,14 +37,12 @@ impl RqCursor {
         Self { at: 0, desc: 0, limit: 0, error: Some(error) }
     }
 
-    #[cold]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn latch(&mut self, error: PostError) {
+        // Not a call, for which the cursor would have to be in memory.
+        cold_path();
         self.error.get_or_insert(error);
         self.limit = self.at;
-    }
-
-    pub(crate) fn error(&self) -> Option<PostError> {
-        self.error
     }
 }
 
@@ -51,6 +51,14 @@ pub struct RecvQueue {
     ring: RecvRing,
     doorbell: Doorbell,
     max_sge: u32,
+    progress: Progress,
+    poster: Poster,
+    shared: Arc<QpShared>,
+}
+
+/// How far the queue is.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
     /// The receives posted since the QP was reset, modulo 2^32.
     published: u32,
     /// Their descriptors.
@@ -59,7 +67,29 @@ pub struct RecvQueue {
     limit: u32,
     /// The state word under which posting was allowed last.
     seen: StateWord,
-    shared: Arc<QpShared>,
+}
+
+impl Progress {
+    /// Notes a state that is not the one seen last, if it allows posts.
+    #[cold]
+    fn look(&mut self, word: StateWord, poster: &Poster) -> Result<(), PostError> {
+        if !may_receive(word) {
+            return Err(word.refusal());
+        }
+        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
+            // The control call has emptied the table.
+            (self.published, self.published_desc, self.limit) = (0, 0, poster.limit());
+        }
+        self.seen = word;
+        Ok(())
+    }
+
+    /// Asks the table for room. Called if the queue seems full.
+    #[cold]
+    fn refresh(&mut self, at: u32, poster: &Poster) -> Result<u32, PostError> {
+        self.limit = poster.limit();
+        if at == self.limit { Err(PostError::QueueFull) } else { Ok(self.limit) }
+    }
 }
 
 impl RecvQueue {
@@ -67,14 +97,14 @@ impl RecvQueue {
     #[must_use]
     pub fn new(ring: RecvRing, doorbell: Doorbell, max_sge: u32, shared: Arc<QpShared>) -> Self {
         let max_sge = max_sge.min(ring.entries() / shared.recv.capacity());
-        let (published, published_desc, limit, seen) = (0, 0, 0, StateWord::NONE);
-        Self { ring, doorbell, max_sge, published, published_desc, limit, seen, shared }
+        let progress = Progress { published: 0, published_desc: 0, limit: 0, seen: StateWord::NONE };
+        Self { ring, doorbell, max_sge, progress, poster: Poster::new(&shared.recv), shared }
     }
 
     /// The number of receives that fit.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        self.shared.recv.capacity()
+        self.poster.capacity()
     }
 
     /// Entries of a receive.
@@ -88,85 +118,86 @@ impl RecvQueue {
         (&self.ring, &self.doorbell)
     }
 
-    /// Begins a batch.
+    /// Begins to post receives one by one.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> RqCursor {
-        let word = state_word(&self.shared.access.recv);
-        if word != self.seen
-            && let Err(error) = self.look(word)
-        {
-            return RqCursor::failed(error);
-        }
-        RqCursor { at: self.published, desc: self.published_desc, limit: self.limit, error: None }
-    }
-
-    /// Notes a state that is not the one seen last, if it allows posts.
-    #[cold]
-    fn look(&mut self, word: StateWord) -> Result<(), PostError> {
-        if !may_receive(word) {
-            return Err(word.refusal());
-        }
-        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
-            // The control call has emptied the table.
-            (self.published, self.published_desc, self.limit) = (0, 0, self.shared.recv.limit());
-        }
-        self.seen = word;
-        Ok(())
-    }
-
-    /// Asks the table for room. Called if the queue seems full.
-    #[cold]
-    fn refresh(&mut self, cursor: &RqCursor) -> Result<u32, PostError> {
-        if let Some(error) = cursor.error {
-            return Err(error);
-        }
-        self.limit = self.shared.recv.limit();
-        if cursor.at == self.limit { Err(PostError::QueueFull) } else { Ok(self.limit) }
-    }
-
-    /// Writes one receive at the cursor and moves it on.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut RqCursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        if cursor.at == cursor.limit {
-            cursor.limit = self.refresh(cursor)?;
-        }
-        if sges.len() > self.max_sge as usize {
-            return Err(PostError::TooManySge);
-        }
-        // Without a descriptor the device would never complete it.
-        let Some(last) = sges.len().checked_sub(1) else { return Err(PostError::InvalidArgument) };
-        let number = self.shared.recv.prepare(cursor.at, wr_id);
-        for (i, sge) in sges.iter().enumerate() {
-            // The number is in the first descriptor only.
-            let number = if i == 0 { number } else { 0 };
-            self.ring.write(cursor.desc, recv_desc(number, sge, i == 0, i == last));
-            cursor.desc = cursor.desc.wrapping_add(1);
-        }
-        cursor.at = cursor.at.wrapping_add(1);
-        Ok(())
-    }
-
-    /// Publishes the receives before the cursor, if the state still allows it and no reset came since the batch began, in one access to the
-    /// queue.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &RqCursor) -> Result<(), PostError> {
-        let Self { doorbell, published, published_desc, seen, shared, .. } = self;
+    pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
         let access = &shared.access.recv;
-        let _inside = access.inside();
+        let inside = access.inside();
         let word = state_word(access);
-        if word != *seen && (!may_receive(word) || word.resets_differ(*seen)) {
-            return Err(word.refusal());
+        if word != progress.seen {
+            progress.look(word, poster)?;
         }
-        if *published == cursor.at {
-            return Ok(());
+        let (at, desc) = (progress.published, progress.published_desc);
+        Ok(Direct { ring, doorbell, max_sge: *max_sge, at, desc, progress, poster, _inside: inside })
+    }
+}
+
+/// The position of the last entry of a receive, which has at most `max`.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn check_sges(sges: &[Sge], max: u32) -> Result<usize, PostError> {
+    if sges.len() > max as usize {
+        return Err(PostError::TooManySge);
+    }
+    // Without a descriptor the device would never complete it.
+    sges.len().checked_sub(1).ok_or(PostError::InvalidArgument)
+}
+
+/// Writes the descriptors of a receive from a position on. Returns the position behind them.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn write_all(descs: Descs<'_>, mut position: u32, number: u16, sges: &[Sge], last: usize) -> u32 {
+    for (i, sge) in sges.iter().enumerate() {
+        // The number is in the first descriptor only.
+        let number = if i == 0 { number } else { 0 };
+        descs.write(position, recv_desc(number, sge, i == 0, i == last));
+        position = position.wrapping_add(1);
+    }
+    position
+}
+
+/// Posts receives, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
+pub(crate) struct Direct<'q> {
+    ring: &'q mut RecvRing,
+    doorbell: &'q Doorbell,
+    max_sge: u32,
+    at: u32,
+    desc: u32,
+    progress: &'q mut Progress,
+    poster: &'q Poster,
+    _inside: Busy<'q>,
+}
+
+impl Direct<'_> {
+    /// Entries of a receive.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Posts one receive.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let at = self.at;
+        if at == self.progress.limit {
+            self.progress.refresh(at, self.poster)?;
         }
-        while *published != cursor.at {
-            shared.recv.publish(*published);
-            *published = published.wrapping_add(1);
-        }
-        *published_desc = cursor.desc;
-        doorbell.ring_after_stores(cursor.desc & 0xffff);
+        let last = check_sges(sges, self.max_sge)?;
+        let slots = self.poster.slots();
+        let number = slots.prepare(at, wr_id);
+        self.desc = write_all(self.ring.descs(), self.desc, number, sges, last);
+        slots.publish_number(number);
+        self.at = at.wrapping_add(1);
         Ok(())
+    }
+}
+
+impl Drop for Direct<'_> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn drop(&mut self) {
+        if self.progress.published != self.at {
+            (self.progress.published, self.progress.published_desc) = (self.at, self.desc);
+            self.doorbell.ring_after_stores(self.desc & 0xffff);
+        }
     }
 }
 
@@ -176,8 +207,40 @@ impl RecvQueueTrait for RecvQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
-        let cursor = self.begin();
-        Batch { queue: self, cursor }
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let word = state_word(&shared.access.recv);
+        let cursor = match word == progress.seen || progress.look(word, poster).is_ok() {
+            true => {
+                let Progress { published, published_desc, limit, .. } = *progress;
+                RqCursor { at: published, desc: published_desc, limit, error: None }
+            }
+            false => RqCursor::failed(word.refusal()),
+        };
+        let (descs, slots) = (ring.descs(), poster.slots());
+        Batch { descs, slots, doorbell, max_sge: *max_sge, progress, poster, shared, cursor }
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let access = &shared.access.recv;
+        let _inside = access.inside();
+        let word = state_word(access);
+        if word != progress.seen {
+            progress.look(word, poster)?;
+        }
+        let at = progress.published;
+        if at == progress.limit {
+            progress.refresh(at, poster)?;
+        }
+        let last = check_sges(sges, *max_sge)?;
+        let slots = poster.slots();
+        let number = slots.prepare(at, wr_id);
+        let desc = write_all(ring.descs(), progress.published_desc, number, sges, last);
+        slots.publish_number(number);
+        (progress.published, progress.published_desc) = (at.wrapping_add(1), desc);
+        doorbell.ring_after_stores(desc & 0xffff);
+        Ok(())
     }
 
     #[inline]
@@ -192,18 +255,48 @@ impl fmt::Debug for RecvQueue {
         f.debug_struct("RecvQueue")
             .field("ring", &self.ring)
             .field("max_sge", &self.max_sge)
-            .field("published", &self.published)
+            .field("progress", &self.progress)
             .field("state", &self.shared.state())
             .finish_non_exhaustive()
     }
 }
 
-/// A batch of receives.
-#[derive(Debug)]
+/// A batch of receives. It has the addresses of the queue in one place, so that a loop keeps them in registers.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
-    queue: &'q mut RecvQueue,
+    descs: Descs<'q>,
+    slots: Slots<'q>,
+    doorbell: &'q Doorbell,
+    max_sge: u32,
+    progress: &'q mut Progress,
+    poster: &'q Poster,
+    shared: &'q QpShared,
     cursor: RqCursor,
+}
+
+impl Batch<'_> {
+    /// Asks the table for room. Called if the queue seems full.
+    #[cold]
+    fn refresh(progress: &mut Progress, poster: &Poster, cursor: RqCursor) -> Result<u32, PostError> {
+        match cursor.error {
+            Some(error) => Err(error),
+            None => progress.refresh(cursor.at, poster),
+        }
+    }
+
+    /// Writes one receive at the cursor and moves it on.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let cursor = &mut self.cursor;
+        if cursor.at == cursor.limit {
+            cursor.limit = Self::refresh(self.progress, self.poster, *cursor)?;
+        }
+        let last = check_sges(sges, self.max_sge)?;
+        let number = self.slots.prepare(cursor.at, wr_id);
+        cursor.desc = write_all(self.descs, cursor.desc, number, sges, last);
+        cursor.at = cursor.at.wrapping_add(1);
+        Ok(())
+    }
 }
 
 impl RecvBatch for Batch<'_> {
@@ -211,16 +304,40 @@ impl RecvBatch for Batch<'_> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        if let Err(error) = self.queue.push(&mut self.cursor, wr_id, sges) {
+        if let Err(error) = self.put(wr_id, sges) {
             self.cursor.latch(error);
         }
     }
 
+    /// Publishes the receives, if the state still allows it and no reset came since the batch began, in one access to the queue.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
-        match self.cursor.error {
-            Some(error) => Err(error),
-            None => self.queue.publish(&self.cursor),
+        let Self { slots, doorbell, progress, shared, cursor, .. } = self;
+        if let Some(error) = cursor.error {
+            return Err(error);
         }
+        let access = &shared.access.recv;
+        let _inside = access.inside();
+        let word = state_word(access);
+        if word != progress.seen && (!may_receive(word) || word.resets_differ(progress.seen)) {
+            return Err(word.refusal());
+        }
+        let mut at = progress.published;
+        if at == cursor.at {
+            return Ok(());
+        }
+        while at != cursor.at {
+            slots.publish(at);
+            at = at.wrapping_add(1);
+        }
+        (progress.published, progress.published_desc) = (at, cursor.desc);
+        doorbell.ring_after_stores(cursor.desc & 0xffff);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
     }
 }

@@ -11,13 +11,14 @@
 use crate::builder::Session;
 use crate::memory::{Copies, Doorbell, SendRing, Wqe};
 use crate::shared::{QpShared, may_send};
-use crate::table::Table;
-use crate::wqe::{Ah, SendConfig};
+use crate::table::Poster;
+use crate::wqe::{Ah, Begun, SendConfig};
 use core::fmt;
+use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::state::StateWord;
-use uverbs_core::provider::{BadWr, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, Wr};
+use uverbs_core::provider::{BadWr, Data, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, Wr};
 use uverbs_core::wr::{SendWr, Sge};
 
 /// The position at which a batch writes.
@@ -38,17 +39,23 @@ impl SqCursor {
     }
 
     /// Records the first error, after which there is no room.
-    #[cold]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn latch(&mut self, error: PostError) {
+        // Not a call, for which the cursor would have to be in memory.
+        cold_path();
         self.error.get_or_insert(error);
         self.limit = self.at;
     }
 
-    /// As [`latch`](Self::latch), by value: the cursor of a batch whose address is passed on does not stay in registers.
-    #[cold]
-    fn latched(mut self, error: PostError) -> Self {
-        self.latch(error);
-        self
+    /// Whether the limit was reached, or there was an error.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn is_at_limit(&self) -> bool {
+        self.at == self.limit
+    }
+
+    /// Moves the limit.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
     }
 
     /// The latched error.
@@ -60,19 +67,41 @@ impl SqCursor {
 
 /// A send queue.
 pub struct SendQueue {
-    ring: SendRing,
+    pub(crate) ring: SendRing,
     doorbell: Doorbell,
-    /// Entries that are not published, by position.
-    local: Box<[Wqe]>,
     pub(crate) config: SendConfig,
+    progress: Progress,
+    poster: Poster,
+    pub(crate) shared: Arc<QpShared>,
+    pub(crate) session: Session,
+}
+
+/// How far the queue is.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
     /// The requests posted since the QP was reset, modulo 2^32: the position behind the last one.
     published: u32,
     /// The position that must not be written, as far as is known.
     limit: u32,
     /// The state word under which posting was allowed last.
     seen: StateWord,
-    pub(crate) shared: Arc<QpShared>,
-    pub(crate) session: Session,
+}
+
+impl Progress {
+    /// Notes a state that is not the one seen last, if it allows posts.
+    #[cold]
+    fn look(&mut self, word: StateWord, poster: &Poster, ring: &mut SendRing) -> Result<(), PostError> {
+        if !may_send(word) {
+            return Err(word.refusal());
+        }
+        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
+            // The control call has emptied the table.
+            ring.restart(self.published);
+            (self.published, self.limit) = (0, poster.limit());
+        }
+        self.seen = word;
+        Ok(())
+    }
 }
 
 impl SendQueue {
@@ -81,15 +110,13 @@ impl SendQueue {
     #[must_use]
     pub fn new(ring: SendRing, doorbell: Doorbell, config: SendConfig, shared: Arc<QpShared>) -> Self {
         let config = config.fit(ring.is_wide(), ring.entries());
-        let local = vec![Wqe::ZERO; ring.entries() as usize].into_boxed_slice();
+        let poster = Poster::new(&shared.send);
         Self {
             ring,
             doorbell,
-            local,
             config,
-            published: 0,
-            limit: 0,
-            seen: StateWord::NONE,
+            progress: Progress { published: 0, limit: 0, seen: StateWord::NONE },
+            poster,
             shared,
             session: Session::default(),
         }
@@ -98,7 +125,7 @@ impl SendQueue {
     /// The number of requests that fit.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        self.shared.send.capacity()
+        self.poster.capacity()
     }
 
     /// The limits in force.
@@ -119,55 +146,40 @@ impl SendQueue {
             return SqCursor::failed(PostError::SessionOpen);
         }
         let word = state_word(&self.shared.access.send);
-        if word != self.seen
-            && let Err(error) = self.look(word)
+        if word != self.progress.seen
+            && let Err(error) = self.progress.look(word, &self.poster, &mut self.ring)
         {
             return SqCursor::failed(error);
         }
-        SqCursor { at: self.published, limit: self.limit, error: None }
+        SqCursor { at: self.progress.published, limit: self.progress.limit, error: None }
     }
 
-    /// Notes a state that is not the one seen last, if it allows posts.
+    /// Moves the limit of the cursor, which is at it.
     #[cold]
-    fn look(&mut self, word: StateWord) -> Result<(), PostError> {
-        if !may_send(word) {
-            return Err(word.refusal());
+    pub(crate) fn refresh(&mut self, cursor: SqCursor) -> Result<u32, PostError> {
+        if let Some(error) = cursor.error {
+            return Err(error);
         }
-        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
-            // The control call has emptied the table.
-            self.ring.restart(self.published);
-            (self.published, self.limit) = (0, self.shared.send.limit());
-        }
-        self.seen = word;
-        Ok(())
+        self.progress.limit = refresh(&self.poster, cursor.at)?;
+        Ok(self.progress.limit)
     }
 
-    /// The private entry at a position.
+    /// The number and the phase of the request at a position that may be written.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn local(&mut self, at: u32) -> &mut Wqe {
-        let mask = self.local.len() - 1;
-        &mut self.local[at as usize & mask]
-    }
-
-    /// The number and the phase of the request at the cursor.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn next(&mut self, cursor: &mut SqCursor, wr_id: u64) -> Result<(u16, bool), PostError> {
-        if cursor.at == cursor.limit {
-            if let Some(error) = cursor.error {
-                return Err(error);
-            }
-            self.limit = refresh(&self.shared.send, cursor.at)?;
-            cursor.limit = self.limit;
-        }
-        Ok((self.shared.send.prepare(cursor.at, wr_id), self.ring.phase(cursor.at)))
+    pub(crate) fn number(&self, at: u32, wr_id: u64) -> (u16, bool) {
+        (self.poster.slots().prepare(at, wr_id), self.ring.phase(at))
     }
 
     /// Writes one request at the cursor and moves it on.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn push(&mut self, cursor: &mut SqCursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        let (number, phase) = self.next(cursor, wr.wr_id)?;
-        let config = self.config;
-        self.local(cursor.at).put(&config, number, phase, wr)?;
+        if cursor.at == cursor.limit {
+            cursor.limit = self.refresh(*cursor)?;
+        }
+        let (number, phase) = self.number(cursor.at, wr.wr_id);
+        let begun = Begun::of(&self.config, number, phase, wr)?;
+        let is_wide = self.ring.is_wide();
+        self.ring.staged(cursor.at).put(&self.config, &begun, &wr.data, is_wide)?;
         cursor.at = cursor.at.wrapping_add(1);
         Ok(())
     }
@@ -186,23 +198,26 @@ impl SendQueue {
     /// This is one access to the queue: a control call that closes it waits for its end.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &SqCursor) -> Result<(), PostError> {
-        let Self { ring, doorbell, local, config, published, seen, shared, .. } = self;
+        let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
         let access = &shared.access.send;
         let _inside = access.inside();
         let word = state_word(access);
-        if word != *seen && (!may_send(word) || word.resets_differ(*seen)) {
+        if word != progress.seen && (!may_send(word) || word.resets_differ(progress.seen)) {
             return Err(word.refusal());
         }
-        while *published != cursor.at {
+        let (view, slots) = (ring.view(), poster.slots());
+        let mut at = progress.published;
+        while at != cursor.at {
             let copies = Copies::start();
-            let mut copied = 0;
-            while copied != config.max_batch && *published != cursor.at {
-                shared.send.publish(*published);
-                ring.write(&copies, *published, &local[*published as usize & (local.len() - 1)]);
-                *published = published.wrapping_add(1);
-                copied += 1;
+            let end = at.wrapping_add(config.max_batch.min(cursor.at.wrapping_sub(at)));
+            while at != end {
+                let entry = view.staged(at);
+                slots.publish_number(entry.number());
+                view.write(&copies, at, entry);
+                at = at.wrapping_add(1);
             }
-            doorbell.ring_after_copies(copies, *published & 0xffff);
+            progress.published = at;
+            doorbell.ring_after_copies(copies, at & 0xffff);
         }
         Ok(())
     }
@@ -213,30 +228,15 @@ impl SendQueue {
         if self.session.is_open() {
             return Err(PostError::SessionOpen);
         }
-        let word = state_word(&self.shared.access.send);
-        if word != self.seen {
-            self.look(word)?;
-        }
-        let Self { ring, doorbell, config, published, limit, seen, shared, .. } = self;
-        let (access, table) = (&shared.access.send, &*shared.send);
+        let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
+        let access = &shared.access.send;
         let inside = access.inside();
         let word = state_word(access);
-        if word != *seen && (!may_send(word) || word.resets_differ(*seen)) {
-            return Err(word.refusal());
+        if word != progress.seen {
+            progress.look(word, poster, ring)?;
         }
-        let at = *published;
-        Ok(Direct {
-            ring,
-            doorbell,
-            config,
-            at,
-            published,
-            limit,
-            table,
-            unrung: 0,
-            copies: None,
-            _inside: inside,
-        })
+        let at = progress.published;
+        Ok(Direct { ring, doorbell, config, at, progress, poster, unrung: 0, copies: None, _inside: inside })
     }
 }
 
@@ -246,9 +246,8 @@ pub(crate) struct Direct<'q> {
     doorbell: &'q Doorbell,
     config: &'q SendConfig,
     at: u32,
-    published: &'q mut u32,
-    limit: &'q mut u32,
-    table: &'q Table,
+    progress: &'q mut Progress,
+    poster: &'q Poster,
     /// Entries since the last doorbell.
     unrung: u32,
     copies: Option<Copies>,
@@ -266,14 +265,25 @@ impl Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         let at = self.at;
-        if at == *self.limit {
-            *self.limit = refresh(self.table, at)?;
+        if at == self.progress.limit {
+            self.progress.limit = refresh(self.poster, at)?;
         }
-        let number = self.table.prepare(at, wr.wr_id);
-        let mut wqe = Wqe::ZERO;
-        wqe.put(self.config, number, self.ring.phase(at), wr)?;
-        self.table.publish_number(number);
-        self.ring.write(self.copies.get_or_insert_with(Copies::start), at, &wqe);
+        let slots = self.poster.slots();
+        let number = slots.prepare(at, wr.wr_id);
+        let begun = Begun::of(self.config, number, self.ring.phase(at), wr)?;
+        match &wr.data {
+            Data::Sges(sges) => {
+                let block = begun.with(self.config, sges)?;
+                slots.publish_number(number);
+                self.ring.write_block(self.copies.get_or_insert_with(Copies::start), at, block);
+            }
+            data => {
+                let mut wqe = Wqe::ZERO;
+                wqe.put(self.config, &begun, data, false)?;
+                slots.publish_number(number);
+                self.ring.write(self.copies.get_or_insert_with(Copies::start), at, &wqe);
+            }
+        }
         self.at = at.wrapping_add(1);
         self.unrung += 1;
         if self.unrung == self.config.max_batch {
@@ -295,14 +305,14 @@ impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.ring();
-        *self.published = self.at;
+        self.progress.published = self.at;
     }
 }
 
 /// Asks the table for room. Called if the queue seems full.
 #[cold]
-fn refresh(table: &Table, at: u32) -> Result<u32, PostError> {
-    let limit = table.limit();
+fn refresh(poster: &Poster, at: u32) -> Result<u32, PostError> {
+    let limit = poster.limit();
     if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
 }
 
@@ -335,7 +345,7 @@ impl fmt::Debug for SendQueue {
         f.debug_struct("SendQueue")
             .field("ring", &self.ring)
             .field("config", &self.config)
-            .field("published", &self.published)
+            .field("progress", &self.progress)
             .field("state", &self.shared.state())
             .field("session", &self.session)
             .finish_non_exhaustive()
@@ -358,7 +368,7 @@ impl SendBatch for Batch<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn push(&mut self, wr: &Wr<'_, Ah>) {
         if let Err(error) = self.queue.push(&mut self.cursor, wr) {
-            self.cursor = self.cursor.latched(error);
+            self.cursor.latch(error);
         }
     }
 

@@ -11,30 +11,32 @@
 #![expect(unsafe_code)]
 // UNSAFETY: elements without a check of the index, which is masked.
 
+use core::fmt;
+use core::hint::cold_path;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// In the state of a slot: the device has the request.
 const POSTED: u32 = 1 << 16;
 
-#[derive(Debug)]
-struct Slot {
-    wr_id: AtomicU64,
-    /// [`POSTED`] and the number, or 0.
-    state: AtomicU32,
-}
-
-/// The table of one queue. One poster, and one poller at a time; control calls stop both.
+/// The table of one queue. One poster, and one poller at a time; control calls stop both. A slot is an element of `wr_ids` and the one of
+/// `states` with the same index: a processor multiplies an index by the size of such an element in the address of an access.
 ///
 /// # Invariant
-/// `slots` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
+/// `wr_ids`, `states` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: Box<[Slot]>,
-    /// Free numbers, by the position of the request that takes one.
-    free: Box<[AtomicU16]>,
+    wr_ids: Box<[AtomicU64]>,
+    /// [`POSTED`] and the number, or 0.
+    states: Box<[AtomicU32]>,
+    /// Free numbers, each as the state of a slot that has it, by the position of the request that takes one.
+    free: Box<[AtomicU32]>,
     mask: u32,
     qp_num: u16,
     /// How many requests may be outstanding.
@@ -56,8 +58,9 @@ impl Table {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
-            slots: (0..len).map(|_| Slot { wr_id: AtomicU64::new(0), state: AtomicU32::new(0) }).collect(),
-            free: (0..len).map(|_| AtomicU16::new(0)).collect(),
+            wr_ids: (0..len).map(|_| AtomicU64::new(0)).collect(),
+            states: (0..len).map(|_| AtomicU32::new(0)).collect(),
+            free: (0..len).map(|_| AtomicU32::new(0)).collect(),
             mask: len - 1,
             qp_num,
             capacity,
@@ -82,9 +85,9 @@ impl Table {
 
     fn fill(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
-        for (index, (slot, free)) in self.slots.iter().zip(&self.free).enumerate() {
-            slot.state.store(0, Ordering::Relaxed);
-            free.store((generation | index as u32) as u16, Ordering::Relaxed);
+        for (index, (state, free)) in self.states.iter().zip(&self.free).enumerate() {
+            state.store(0, Ordering::Relaxed);
+            free.store(POSTED | generation | index as u32, Ordering::Relaxed);
         }
         self.end.store(self.capacity, Ordering::Release);
     }
@@ -102,18 +105,12 @@ impl Table {
         (self.generation.load(Ordering::Relaxed) + self.mask + 1) as u16
     }
 
-    /// The slot of a number or position, modulo their number.
+    /// The element of an array that belongs to a number or position.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn slot(&self, number: u32) -> &Slot {
-        // SAFETY: masked, so it is less than the length (invariant).
-        unsafe { self.slots.get_unchecked((number & self.mask) as usize) }
-    }
-
-    /// The place in the ring of a position.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn free(&self, position: u32) -> &AtomicU16 {
-        // SAFETY: masked, so it is less than the length (invariant).
-        unsafe { self.free.get_unchecked((position & self.mask) as usize) }
+    fn of<'a, T>(&self, array: &'a [T], number: u32) -> &'a T {
+        debug_assert_eq!(array.len(), self.mask as usize + 1);
+        // SAFETY: masked, so it is less than the length of the three arrays (invariant), one of which the callers pass.
+        unsafe { array.get_unchecked((number & self.mask) as usize) }
     }
 
     /// The position up to which may be posted. For the poster.
@@ -123,33 +120,10 @@ impl Table {
         self.end.load(Ordering::Acquire)
     }
 
-    /// The number of the request at a position, which is before [`limit`](Self::limit). Its completion will have this `wr_id`. For the
-    /// poster, which may call it again for the position until it has [published](Self::publish) the request.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn prepare(&self, position: u32, wr_id: u64) -> u16 {
-        let number = self.free(position).load(Ordering::Relaxed);
-        self.slot(number.into()).wr_id.store(wr_id, Ordering::Relaxed);
-        number
-    }
-
-    /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
-    /// before it.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&self, position: u32) {
-        let number = self.free(position).load(Ordering::Relaxed);
-        self.publish_number(number);
-    }
-
-    /// [`publish`](Self::publish), if the number is at hand.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish_number(&self, number: u16) {
-        self.slot(number.into()).state.store(POSTED | u32::from(number), Ordering::Relaxed);
-    }
-
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, number: u16) -> bool {
-        self.slot(number.into()).state.load(Ordering::Relaxed) == POSTED | u32::from(number)
+        self.of(&self.states, number.into()).load(Ordering::Relaxed) == POSTED | u32::from(number)
     }
 
     /// Whether the number is one of this generation.
@@ -162,16 +136,123 @@ impl Table {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn take(&self, number: u16) -> Option<u64> {
         if !self.has(number) {
+            cold_path();
             return None;
         }
-        let slot = self.slot(number.into());
-        let wr_id = slot.wr_id.load(Ordering::Relaxed);
-        slot.state.store(0, Ordering::Relaxed);
+        let wr_id = self.of(&self.wr_ids, number.into()).load(Ordering::Relaxed);
+        self.of(&self.states, number.into()).store(0, Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
-        self.free(end).store(number, Ordering::Relaxed);
+        self.of(&self.free, end).store(POSTED | u32::from(number), Ordering::Relaxed);
         // Release: the poster sees the number, and stores to the slot after the accesses here.
         self.end.store(end.wrapping_add(1), Ordering::Release);
         Some(wr_id)
+    }
+}
+
+/// The poster's end of a table.
+///
+/// # Invariant
+/// The addresses and the mask of `slots` are those of `table`.
+pub(crate) struct Poster {
+    slots: Slots<'static>,
+    table: Arc<Table>,
+}
+
+/// The addresses of a table's arrays, which a loop of posts keeps in registers.
+///
+/// # Invariant
+/// Each array has `mask + 1` elements and lives as long as `'t`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots<'t> {
+    wr_ids: NonNull<AtomicU64>,
+    states: NonNull<AtomicU32>,
+    free: NonNull<AtomicU32>,
+    mask: u32,
+    _table: PhantomData<&'t Table>,
+}
+
+// SAFETY: the addresses are those of atomics that `table` owns.
+unsafe impl Send for Poster {}
+// SAFETY: `&Poster` only allows accesses to atomics that `table` owns.
+unsafe impl Sync for Poster {}
+
+impl Poster {
+    /// The end of a table, for its one poster.
+    #[must_use]
+    pub(crate) fn new(table: &Arc<Table>) -> Self {
+        let slots = Slots {
+            wr_ids: NonNull::from(&*table.wr_ids).cast(),
+            states: NonNull::from(&*table.states).cast(),
+            free: NonNull::from(&*table.free).cast(),
+            mask: table.mask,
+            _table: PhantomData,
+        };
+        Self { slots, table: Arc::clone(table) }
+    }
+
+    /// The arrays.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn slots(&self) -> Slots<'_> {
+        // With the lifetime of a borrow of the poster, which keeps the table.
+        self.slots
+    }
+
+    /// [`Table::capacity`]
+    #[must_use]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.table.capacity()
+    }
+
+    /// [`Table::limit`]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn limit(&self) -> u32 {
+        self.table.limit()
+    }
+}
+
+impl Slots<'_> {
+    /// The state of the slot that the request at a position has.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn next(self, position: u32) -> u32 {
+        // SAFETY: a masked position is that of an element (invariant).
+        unsafe { self.free.add((position & self.mask) as usize).as_ref() }.load(Ordering::Relaxed)
+    }
+
+    /// The number of the request at a position, which is before [`Poster::limit`]. Its completion will have this `wr_id`. It may be
+    /// called again for the position until the request is [published](Self::publish).
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u16 {
+        let state = self.next(position);
+        // SAFETY: a masked number is that of an element (invariant).
+        let place = unsafe { self.wr_ids.add((state & self.mask) as usize).as_ref() };
+        place.store(wr_id, Ordering::Relaxed);
+        state as u16
+    }
+
+    /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
+    /// before it.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn publish(self, position: u32) {
+        self.store(self.next(position));
+    }
+
+    /// [`publish`](Self::publish), if the number is at hand: that of [`prepare`](Self::prepare).
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn publish_number(self, number: u16) {
+        self.store(POSTED | u32::from(number));
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn store(self, state: u32) {
+        // SAFETY: a masked number is that of an element (invariant).
+        let slot = unsafe { self.states.add((state & self.mask) as usize).as_ref() };
+        slot.store(state, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Poster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Poster").field(&self.table).finish()
     }
 }
 
@@ -181,12 +262,18 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
+    fn both(capacity: u32, from: u16) -> (Arc<Table>, Poster) {
+        let table = Arc::new(Table::new(capacity, (1, from)));
+        let poster = Poster::new(&table);
+        (table, poster)
+    }
+
     #[test]
     fn numbers_are_given_again_in_the_order_of_completions() {
-        let table = Table::new(3, (1, 17));
+        let (table, poster) = both(3, 17);
         let post = |position, wr_id| {
-            let number = table.prepare(position, wr_id);
-            table.publish(position);
+            let number = poster.slots().prepare(position, wr_id);
+            poster.slots().publish(position);
             number
         };
         assert_eq!(table.limit(), 3);
@@ -200,10 +287,10 @@ mod tests {
 
     #[test]
     fn a_number_is_found_once_and_only_if_it_was_published() {
-        let table = Table::new(4, (1, 0xfffc));
-        let number = table.prepare(0, 7);
+        let (table, poster) = both(4, 0xfffc);
+        let number = poster.slots().prepare(0, 7);
         assert_eq!(table.take(number), None, "not published");
-        table.publish(0);
+        poster.slots().publish(0);
         for wrong in [number ^ 1, number ^ 4, number ^ 0x8000] {
             assert_eq!(table.take(wrong), None);
         }
@@ -212,14 +299,14 @@ mod tests {
 
     #[test]
     fn a_reset_ends_a_generation() {
-        let table = Table::new(4, (1, 0xfffc));
-        let old = table.prepare(0, 7);
-        table.publish(0);
+        let (table, poster) = both(4, 0xfffc);
+        let old = poster.slots().prepare(0, 7);
+        poster.slots().publish(0);
         assert!(table.is_current(old));
         table.reset();
         assert_eq!((table.limit(), table.take(old), table.is_current(old)), (4, None, false));
-        let new = table.prepare(0, 8);
-        table.publish(0);
+        let new = poster.slots().prepare(0, 8);
+        poster.slots().publish(0);
         assert_eq!((new, table.take(new)), (0, Some(8)), "the generation wraps");
     }
 
@@ -228,27 +315,27 @@ mod tests {
     fn a_later_table_has_other_numbers() {
         let (mut from, mut seen) = (1, HashSet::new());
         for (len, resets) in [(32, 0), (16, 2), (64, 1), (1, 3), (128, 0)] {
-            let table = Table::new(len, (1, from));
+            let (table, poster) = both(len, from);
             for life in 0..=resets {
                 if life > 0 {
                     table.reset();
                 }
                 for position in 0..len {
-                    assert!(seen.insert(table.prepare(position, 0)), "of a table of {len}");
+                    assert!(seen.insert(poster.slots().prepare(position, 0)), "of a table of {len}");
                 }
             }
             from = table.behind();
         }
-        assert_eq!(Table::new(4, (1, 0xfffd)).prepare(0, 0), 0, "they come around");
+        assert_eq!(both(4, 0xfffd).1.slots().prepare(0, 0), 0, "they come around");
     }
 
     #[test]
     fn a_table_of_all_numbers_has_no_generation() {
-        let table = Table::new(Table::MAX, (1, 3));
+        let (table, poster) = both(Table::MAX, 3);
         assert_eq!((table.capacity(), table.limit()), (0x1_0000, 0x1_0000));
-        assert_eq!((table.prepare(0xffff, 1), table.is_current(0)), (0xffff, true));
+        assert_eq!((poster.slots().prepare(0xffff, 1), table.is_current(0)), (0xffff, true));
         table.reset();
-        assert_eq!(table.prepare(0, 1), 0);
+        assert_eq!(poster.slots().prepare(0, 1), 0);
     }
 
     proptest! {
@@ -259,16 +346,16 @@ mod tests {
             generation: u16,
             steps in prop::collection::vec((0_u8..4, any::<u16>()), 1..400),
         ) {
-            let table = Table::new(capacity, (1, generation));
+            let (table, poster) = both(capacity, generation);
             let mut position = 0_u32;
             let mut outstanding = HashMap::new();
             let mut seen = HashSet::new();
             for (step, (what, which)) in steps.into_iter().enumerate() {
                 match what {
                     0 | 1 if position != table.limit() => {
-                        let number = table.prepare(position, step as u64);
+                        let number = poster.slots().prepare(position, step as u64);
                         prop_assert!(!table.has(number));
-                        table.publish(position);
+                        poster.slots().publish(position);
                         position = position.wrapping_add(1);
                         prop_assert_eq!(outstanding.insert(number, step as u64), None);
                         seen.insert(number);
@@ -292,7 +379,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use super::Table;
+    use super::{Poster, Table};
     use loom::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
@@ -303,6 +390,7 @@ mod loom_tests {
         const REQUESTS: u64 = 4;
         loom::model(|| {
             let table = Arc::new(Table::new(2, (1, 1)));
+            let poster = Poster::new(&table);
             let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({
                 let (table, device) = (Arc::clone(&table), Arc::clone(&device));
@@ -322,9 +410,9 @@ mod loom_tests {
                 while position == table.limit() {
                     loom::thread::yield_now();
                 }
-                let number = table.prepare(position, position.into());
+                let number = poster.slots().prepare(position, position.into());
                 assert!(!table.has(number));
-                table.publish(position);
+                poster.slots().publish(position);
                 place.store(number.into(), Ordering::Release);
             }
             poller.join().unwrap();

@@ -4,10 +4,10 @@
 //! It writes private memory only and checks what depends on the request and the limits of the queue, not on its state. Words are made in
 //! registers; the assertions below compare their fields with the structs of the format.
 
-use crate::memory::Wqe;
+use crate::memory::{BLOCK, Wqe};
 use core::mem::{offset_of, size_of};
 use uverbs_core::provider::opcodes::opcode_bit;
-use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, To, Wr};
+use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, RemoteAddr, To, Wr};
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_efa_hw::io::{self, RdmaReq, RdmaReq128, RxDesc, TxBufDesc, TxMetaDesc, TxWqe, TxWqe128};
 
@@ -59,6 +59,7 @@ impl SendConfig {
     /// Limits for which the entries have no room are lowered.
     #[must_use]
     pub(crate) fn fit(mut self, wide: bool, entries: u32) -> Self {
+        self.builder &= self.ops;
         let room =
             if wide { io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 } else { io::EFA_IO_TX_DESC_INLINE_MAX_SIZE };
         self.max_sge = self.max_sge.min(io::EFA_IO_TX_DESC_NUM_BUFS as u32);
@@ -72,67 +73,62 @@ impl SendConfig {
     /// Checks the flags of a request.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn check_flags(&self, flags: SendFlags) -> Result<(), PostError> {
-        let flags = (flags | self.always).bits() & !SendFlags::INLINE.bits();
-        if flags == SendFlags::SIGNALED.bits() { Ok(()) } else { Err(refused_flags(flags)) }
+        let is_known = (SendFlags::INLINE | SendFlags::SIGNALED).contains(flags);
+        // Without a load of `always`, if the caller's flags are constant.
+        if is_known && (flags.contains(SendFlags::SIGNALED) || self.always.contains(SendFlags::SIGNALED)) {
+            return Ok(());
+        }
+        Err(refused_flags(flags | self.always))
     }
 }
 
 #[cold]
-fn refused_flags(flags: u32) -> PostError {
-    if flags & SendFlags::SIGNALED.bits() == 0 { PostError::Unsignaled } else { PostError::IllegalFlag }
+fn refused_flags(flags: SendFlags) -> PostError {
+    if flags.contains(SendFlags::SIGNALED) { PostError::IllegalFlag } else { PostError::Unsignaled }
 }
 
-/// A destination as what it adds to the first three words.
+/// Checks a destination: the device's QP numbers have 16 bits.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn destination(to: &To<'_, Ah>) -> Result<[u64; 3], PostError> {
-    // The device's QP numbers have 16 bits.
-    let qpn = u16::try_from(to.remote_qpn).map_err(|_| PostError::InvalidArgument)?;
-    Ok([u64::from(qpn) << 32, u64::from(to.ah.0) << 32, u64::from(to.remote_qkey)])
+fn check_destination(to: &To<'_, Ah>) -> Result<(), PostError> {
+    if to.remote_qpn <= u16::MAX.into() { Ok(()) } else { Err(PostError::InvalidArgument) }
 }
 
-impl Wqe {
-    /// Writes a request whose number and position are known. After an error the contents are undefined.
+/// A request without its data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    /// The first words.
+    meta: [u64; 3],
+    /// The peer's memory, of a read or write.
+    remote: Option<RemoteAddr>,
+    /// Whether it is a write, which may have inline data.
+    is_write: bool,
+}
+
+impl Begun {
+    /// A request whose number and phase are known, with its destination.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn put(
-        &mut self,
+    pub(crate) fn of(
         config: &SendConfig,
         number: u16,
         phase: bool,
         wr: &Wr<'_, Ah>,
-    ) -> Result<(), PostError> {
+    ) -> Result<Self, PostError> {
         config.check_flags(wr.flags)?;
         if config.ops & opcode_bit(wr.op.opcode()) == 0 {
             return Err(PostError::IllegalOpcode);
         }
         let Dest::Ud(to) = &wr.to else { return Err(PostError::InvalidArgument) };
-        self.put_op(number, phase, &wr.op)?;
-        self.put_destination(to)?;
-        match &wr.data {
-            Data::Sges(sges) => self.put_sges(config, sges),
-            Data::Inline(data) => self.put_inline(config, data),
-        }
+        let mut this = Self::op(number, phase, &wr.op)?;
+        check_destination(to)?;
+        this.meta[0] |= u64::from(to.remote_qpn) << 32;
+        this.meta[1] |= u64::from(to.ah.0) << 32;
+        this.meta[2] = to.remote_qkey.into();
+        Ok(this)
     }
 
-    /// Begins a request of a builder. [`put_destination`](Self::put_destination) and one of the data follow.
+    /// A request without a destination.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(
-        &mut self,
-        config: &SendConfig,
-        number: u16,
-        phase: bool,
-        flags: SendFlags,
-        op: &Op<'_>,
-    ) -> Result<(), PostError> {
-        config.check_flags(flags)?;
-        if config.builder & config.ops & opcode_bit(op.opcode()) == 0 {
-            return Err(PostError::IllegalOpcode);
-        }
-        self.put_op(number, phase, op)
-    }
-
-    /// Writes the operation; clears the rest.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_op(&mut self, number: u16, phase: bool, op: &Op<'_>) -> Result<(), PostError> {
+    fn op(number: u16, phase: bool, op: &Op<'_>) -> Result<Self, PostError> {
         const CTRL1: u8 = io::EFA_IO_TX_META_DESC_META_DESC_MASK;
         const CTRL2: u8 = io::EFA_IO_TX_META_DESC_FIRST_MASK
             | io::EFA_IO_TX_META_DESC_LAST_MASK
@@ -146,15 +142,112 @@ impl Wqe {
             _ => return Err(PostError::IllegalOpcode),
         };
         let has_imm = if imm.is_some() { io::EFA_IO_TX_META_DESC_HAS_IMM_MASK } else { 0 };
-        let ctrl = u64::from(CTRL1 | op_type | has_imm) << 16 | u64::from(CTRL2 | u8::from(phase)) << 24;
-        *self = Self::ZERO;
-        self.0[0] = u64::from(number) | ctrl;
-        self.0[1] = u64::from(imm.unwrap_or(0));
-        if let Some(remote) = remote {
-            self.0[DATA] = u64::from(remote.rkey) << 32;
-            self.0[DATA + 1] = remote.addr;
+        let ctrl = u64::from(CTRL1 | op_type | has_imm) << 16 | u64::from(CTRL2) << 24;
+        let meta = [u64::from(number) | ctrl | u64::from(phase) << 24, imm.unwrap_or(0).into(), 0];
+        Ok(Self { meta, remote, is_write: op_type == io::EFA_IO_RDMA_WRITE })
+    }
+
+    /// The first block of the entry with this number of buffers or inline bytes: `local` is what follows the peer's memory, or the
+    /// metadata of a send, and `length` the bytes of the data.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn block(&self, count: usize, length: u64, local: [u64; 4]) -> [u64; BLOCK] {
+        let [w0, w1, w2] = self.meta;
+        let w0 = w0 | (count as u64 & 0xffff) << 48;
+        let [a, b, c, d] = local;
+        match self.remote {
+            None => [w0, w1, w2, 0, a, b, c, d],
+            Some(RemoteAddr { addr, rkey }) => {
+                [w0, w1, w2, 0, length & 0xffff_ffff | u64::from(rkey) << 32, addr, a, b]
+            }
+        }
+    }
+
+    /// The entry with these buffers, which has one block.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn with(&self, config: &SendConfig, sges: &[Sge]) -> Result<[u64; BLOCK], PostError> {
+        let max = if self.remote.is_none() { config.max_sge } else { config.max_rdma_sge };
+        if sges.len() > max as usize {
+            return Err(PostError::TooManySge);
+        }
+        Ok(match sges {
+            [] => self.block(0, 0, [0; 4]),
+            [one] => {
+                let [a, b] = buffer(one);
+                self.block(1, one.length.into(), [a, b, 0, 0])
+            }
+            // At most two: the limits are those of the entry ([`SendConfig::fit`]).
+            [one, two, ..] => {
+                let ([a, b], [c, d]) = (buffer(one), buffer(two));
+                self.block(2, u64::from(one.length) + u64::from(two.length), [a, b, c, d])
+            }
+        })
+    }
+}
+
+/// A buffer as words.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn buffer(sge: &Sge) -> [u64; 2] {
+    let lkey = sge.lkey & io::EFA_IO_TX_BUF_DESC_LKEY_MASK;
+    [u64::from(sge.length) | u64::from(lkey) << 32, sge.addr]
+}
+
+impl Wqe {
+    /// Stores an entry of one block. The second one, if the entry has it, is cleared.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn put_block(&mut self, block: [u64; BLOCK], is_wide: bool) {
+        let (first, second) = self.0.split_at_mut(BLOCK);
+        first.copy_from_slice(&block);
+        if is_wide {
+            second.fill(0);
+        }
+    }
+
+    /// Writes a request of a batch. After an error the contents are undefined.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn put(
+        &mut self,
+        config: &SendConfig,
+        begun: &Begun,
+        data: &Data<'_>,
+        is_wide: bool,
+    ) -> Result<(), PostError> {
+        match data {
+            Data::Sges(sges) => self.put_block(begun.with(config, sges)?, is_wide),
+            Data::Inline(data) => {
+                let first = inline_start(config, begun.remote.is_some(), begun.is_write)?;
+                let length = check_inline(config, data)?;
+                let mut block = begun.block(length, length as u64, [0; 4]);
+                block[0] |= INLINE;
+                self.put_block(block, is_wide);
+                self.copy(first, data);
+            }
         }
         Ok(())
+    }
+
+    /// Begins a request of a builder. [`put_destination`](Self::put_destination) and one of the data follow.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn begin(
+        &mut self,
+        config: &SendConfig,
+        number: u16,
+        phase: bool,
+        flags: SendFlags,
+        op: &Op<'_>,
+        is_wide: bool,
+    ) -> Result<(), PostError> {
+        config.check_flags(flags)?;
+        if config.builder & opcode_bit(op.opcode()) == 0 {
+            return Err(PostError::IllegalOpcode);
+        }
+        self.put_block(Begun::op(number, phase, op)?.block(0, 0, [0; 4]), is_wide);
+        Ok(())
+    }
+
+    /// The number of the request.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn number(&self) -> u16 {
+        self.0[0] as u16
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -165,9 +258,10 @@ impl Wqe {
     /// Adds the destination.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_destination(&mut self, to: &To<'_, Ah>) -> Result<(), PostError> {
-        for (word, add) in self.0.iter_mut().zip(destination(to)?) {
-            *word |= add;
-        }
+        check_destination(to)?;
+        self.0[0] |= u64::from(to.remote_qpn) << 32;
+        self.0[1] |= u64::from(to.ah.0) << 32;
+        self.0[2] = to.remote_qkey.into();
         Ok(())
     }
 
@@ -177,66 +271,53 @@ impl Wqe {
         self.0[1] = self.0[1] & !(u64::from(MASK) << 48) | u64::from(hints & MASK) << 48;
     }
 
-    /// Adds the length of the data; `remote` is that of the peer's memory.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_length(&mut self, length: usize, remote: u64) {
-        self.0[0] |= (length as u64 & 0xffff) << 48;
-        if self.op_type() != io::EFA_IO_SEND {
-            self.0[DATA] |= remote & 0xffff_ffff;
-        }
-    }
-
     /// Adds entries.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_sges(&mut self, config: &SendConfig, sges: &[Sge]) -> Result<(), PostError> {
         let is_send = self.op_type() == io::EFA_IO_SEND;
-        let (max, first) = if is_send { (config.max_sge, DATA) } else { (config.max_rdma_sge, RDMA_DATA) };
+        let max = if is_send { config.max_sge } else { config.max_rdma_sge };
         if sges.len() > max as usize {
             return Err(PostError::TooManySge);
         }
-        let total = match sges {
-            [] => 0,
-            [one] => {
-                self.put_buffer(first, one);
-                u64::from(one.length)
-            }
+        self.0[0] |= (sges.len() as u64 & 0xffff) << 48;
+        let Some((one, more)) = sges.split_first() else { return Ok(()) };
+        if is_send {
+            [self.0[DATA], self.0[DATA + 1]] = buffer(one);
             // At most two: the limits are those of the entry ([`SendConfig::fit`]).
-            [one, two, ..] => {
-                self.put_buffer(first, one);
-                self.put_buffer(first + 2, two);
-                u64::from(one.length) + u64::from(two.length)
+            if let [two, ..] = more {
+                [self.0[DATA + 2], self.0[DATA + 3]] = buffer(two);
             }
-        };
-        self.put_length(sges.len(), total);
+        } else {
+            self.0[DATA] |= u64::from(one.length);
+            [self.0[RDMA_DATA], self.0[RDMA_DATA + 1]] = buffer(one);
+        }
         Ok(())
-    }
-
-    /// Writes a buffer to two words.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn put_buffer(&mut self, at: usize, sge: &Sge) {
-        let lkey = sge.lkey & io::EFA_IO_TX_BUF_DESC_LKEY_MASK;
-        self.0[at] = u64::from(sge.length) | u64::from(lkey) << 32;
-        self.0[at + 1] = sge.addr;
     }
 
     /// Copies inline data.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_inline(&mut self, config: &SendConfig, data: &Inline<'_>) -> Result<(), PostError> {
-        let first = match self.op_type() {
-            io::EFA_IO_SEND => DATA,
-            io::EFA_IO_RDMA_WRITE if config.inline_write => RDMA_DATA,
-            _ => return Err(PostError::IllegalFlag),
-        };
-        let length = data.len();
-        if length > config.max_inline as usize {
-            return Err(PostError::InlineTooLong);
+        let op_type = self.op_type();
+        let is_send = op_type == io::EFA_IO_SEND;
+        let first = inline_start(config, !is_send, op_type == io::EFA_IO_RDMA_WRITE)?;
+        let length = check_inline(config, data)?;
+        self.0[0] |= INLINE | (length as u64 & 0xffff) << 48;
+        if !is_send {
+            self.0[DATA] |= length as u64 & 0xffff_ffff;
         }
+        self.copy(first, data);
+        Ok(())
+    }
+
+    /// Copies inline data, whose length was [checked](check_inline), to the words from `first` on.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn copy(&mut self, first: usize, data: &Inline<'_>) {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut self.0[first..]);
         let mut at = 0;
         let mut put = |buf: &[u8]| {
-            // `max_inline` is at most the room of the entry, and `length` the sum of all.
+            // `max_inline` is at most the room of the entry, and the length the sum of all.
             if let Some(to) = bytes.get_mut(at..at + buf.len()) {
-                to.copy_from_slice(buf);
+                copy_short(to, buf);
                 at += buf.len();
             }
         };
@@ -244,10 +325,59 @@ impl Wqe {
             Some(buf) => put(buf),
             None => data.for_each_buf(put),
         }
-        self.put_length(length, length as u64);
-        self.0[0] |= u64::from(io::EFA_IO_TX_META_DESC_INLINE_MSG_MASK) << 16;
-        Ok(())
     }
+}
+
+/// Copies as many bytes as both have, which are few, without a call.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn copy_short(to: &mut [u8], from: &[u8]) {
+    /// Copies the first `N` bytes and the last, which may be the same in part, if there are as many.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
+            return false;
+        };
+        if let Some(to) = to.first_chunk_mut::<N>() {
+            *to = *first;
+        }
+        if let Some(to) = to.last_chunk_mut::<N>() {
+            *to = *last;
+        }
+        true
+    }
+    if ends::<16>(to, from) {
+        // Those between the first and the last 16.
+        let mut at = 16;
+        while at + 16 < from.len() {
+            let (to, from) = (to.get_mut(at..).and_then(|to| to.first_chunk_mut::<16>()), from.get(at..));
+            if let (Some(to), Some(from)) = (to, from.and_then(|from| from.first_chunk())) {
+                *to = *from;
+            }
+            at += 16;
+        }
+    } else if !ends::<8>(to, from) && !ends::<4>(to, from) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+}
+
+/// In the first word: the data are inline.
+const INLINE: u64 = (io::EFA_IO_TX_META_DESC_INLINE_MSG_MASK as u64) << 16;
+
+/// The word at which inline data begin, if the request may have them.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn inline_start(config: &SendConfig, is_rdma: bool, is_write: bool) -> Result<usize, PostError> {
+    match is_rdma {
+        false => Ok(DATA),
+        true if is_write && config.inline_write => Ok(RDMA_DATA),
+        true => Err(PostError::IllegalFlag),
+    }
+}
+
+/// The length of inline data, if the entry has room for them.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn check_inline(config: &SendConfig, data: &Inline<'_>) -> Result<usize, PostError> {
+    let length = data.len();
+    if length > config.max_inline as usize { Err(PostError::InlineTooLong) } else { Ok(length) }
 }
 
 /// The descriptor of a receive's buffer as words. The device has no longer buffer than 65535 bytes: of a longer one it uses the first of

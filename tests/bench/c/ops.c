@@ -4,45 +4,18 @@
  * "CALL TRANSPORT OPERATION [DATA]", as the table of src/matrix.rs has it; its objects are created when it is first run.
  */
 #define _GNU_SOURCE
+#include "post.h"
 #include "world.h"
-#include <dlfcn.h>
 
 enum { HEADER = 54, MSS = 1000, RKEY = 0x1234, QPN = 0x123, QKEY = 0x11111111, SRQN = 0x77, MAX_ENTRIES = 30 };
 
-static const struct transport {
-	const char *name;
-	int type;
-} transports[] = {
+static const struct transport transports[] = {
 	{ "rc", IBV_QPT_RC },	    { "uc", IBV_QPT_UC },      { "ud", IBV_QPT_UD },
 	{ "xrc", IBV_QPT_XRC_SEND }, { "raw", IBV_QPT_RAW_PACKET }, { "dc", IBV_QPT_DRIVER },
 };
-static const struct operation {
-	const char *name;
-	int opcode;
-	uint64_t builder;
-} operations[] = {
-	{ "send", IBV_WR_SEND, IBV_QP_EX_WITH_SEND },
-	{ "send_imm", IBV_WR_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM },
-	{ "send_inv", IBV_WR_SEND_WITH_INV, IBV_QP_EX_WITH_SEND_WITH_INV },
-	{ "write", IBV_WR_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE },
-	{ "write_imm", IBV_WR_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM },
-	{ "read", IBV_WR_RDMA_READ, IBV_QP_EX_WITH_RDMA_READ },
-	{ "cmp_swp", IBV_WR_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP },
-	{ "fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD },
-	{ "local_inv", IBV_WR_LOCAL_INV, IBV_QP_EX_WITH_LOCAL_INV },
-	{ "bind_mw", IBV_WR_BIND_MW, IBV_QP_EX_WITH_BIND_MW },
-	{ "tso", IBV_WR_TSO, IBV_QP_EX_WITH_TSO },
-};
-#define N(array) (int)(sizeof(array) / sizeof(*(array)))
-
-/* A row, taken apart. */
-static struct post {
-	int extended; /* ibv_wr_* */
-	const struct transport *transport;
-	const struct operation *operation;
-	int entries, inlined, buffers;
-	struct qp *qp;
-} post;
+static struct post post;
+/* Its QP. */
+static struct qp *post_qp;
 
 static struct ibv_send_wr wrs[CHUNK];
 static struct ibv_sge sges[CHUNK][MAX_ENTRIES];
@@ -154,7 +127,7 @@ static void prepare_list(int batch)
 
 static void run_list(int batch)
 {
-	struct qp *q = post.qp;
+	struct qp *q = post_qp;
 	uint16_t first = posted(q);
 	struct ibv_send_wr *bad;
 
@@ -261,7 +234,7 @@ static session session_of(const struct post *p)
 static void run_sessions(int batch)
 {
 	session run = session_of(&post);
-	struct qp *q = post.qp;
+	struct qp *q = post_qp;
 	uint16_t first = posted(q);
 
 	begin();
@@ -271,41 +244,10 @@ static void run_sessions(int batch)
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- rows */
-static int starts(const char **text, const char *word)
-{
-	size_t length = strlen(word);
-
-	if (strncmp(*text, word, length) || ((*text)[length] && (*text)[length] != ' '))
-		return 0;
-	*text += length + ((*text)[length] == ' ');
-	return 1;
-}
-
 int find_post(const char *name, struct row *row)
 {
-	post = (struct post){ .entries = 1, .extended = starts(&name, "wr") };
-	if (!post.extended && !starts(&name, "post_send"))
+	if (!parse_post(name, transports, N(transports), &post))
 		return 0;
-	for (int i = 0; i < N(transports); i++)
-		if (starts(&name, transports[i].name))
-			post.transport = &transports[i];
-	for (int i = 0; post.transport && i < N(operations); i++)
-		if (starts(&name, operations[i].name)) {
-			post.operation = &operations[i];
-			break;
-		}
-	if (!post.operation)
-		return 0;
-	if (!strncmp(name, "sge", 3)) {
-		post.entries = atoi(name + 3);
-	} else if (!strncmp(name, "inline_list", 11)) {
-		post.buffers = atoi(name + 11);
-		post.inlined = 64 * post.buffers;
-	} else if (!strncmp(name, "inline", 6)) {
-		post.inlined = atoi(name + 6);
-	} else if (*name) {
-		return 0;
-	}
 	if (post.extended && !session_of(&post))
 		return 0;
 	if (!mw) {
@@ -315,7 +257,7 @@ int find_post(const char *name, struct row *row)
 		for (int i = 0; i < MAX_ENTRIES; i++)
 			bufs[i] = (struct ibv_data_buf){ data + 64 * i, 64 };
 	}
-	post.qp = qp_of(&post);
+	post_qp = qp_of(&post);
 	*row = (struct row){ .prepare = prepare_list, .run = post.extended ? run_sessions : run_list, .operations = CHUNK };
 	return 1;
 }

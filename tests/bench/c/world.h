@@ -1,59 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The C benchmark's objects, the device's side of its queues, and the measured section. */
+/* The C benchmark's objects, and the device's side of its queues. */
 #ifndef WORLD_H
 #define WORLD_H
 #include <endian.h>
-#include <errno.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <valgrind/callgrind.h>
-#include <x86intrin.h>
-
-#define CHUNK 128 /* operations of a measured stretch */
-#define BATCH 32
-
-#define FAIL(what) do { fprintf(stderr, "bench: %s: %s\n", what, strerror(errno)); exit(1); } while (0)
-#define CHECK(ok, what) do { if (__builtin_expect(!(ok), 0)) FAIL(what); } while (0)
-
-extern int counting, tracing, thread_domain;
-
-/* Ticks of the measured sections. */
-extern uint64_t elapsed;
-/* A store to it begins and ends a traced section. */
-extern volatile uint64_t mark;
-
-static inline uint64_t now(void)
-{
-	unsigned aux;
-	uint64_t t;
-
-	_mm_lfence();
-	t = __rdtscp(&aux);
-	_mm_lfence();
-	return t;
-}
-static inline void begin(void)
-{
-	if (counting)
-		CALLGRIND_TOGGLE_COLLECT;
-	else if (tracing)
-		mark = tracing;
-	else
-		elapsed -= now();
-}
-static inline void end(void)
-{
-	if (counting)
-		CALLGRIND_TOGGLE_COLLECT;
-	else if (tracing)
-		mark = tracing;
-	else
-		elapsed += now();
-}
+#include "measure.h"
 
 struct cq {
 	struct ibv_cq *cq;
@@ -76,12 +28,6 @@ struct qp_kind {
 	struct ibv_srq *srq;
 	struct cq *cq; /* of both directions; else the usual ones */
 };
-struct row {
-	const char *name;
-	int batches; /* and TD: only with a thread domain */
-	void (*prepare)(int batch), (*run)(int batch);
-	int operations; /* of a chunk */
-};
 extern struct cq send_cq, recv_cq, ex_cq;
 /* rc_of_ex completes to ex_cq, the others to send_cq and recv_cq. */
 extern struct qp rc, rc_of_ex, rc_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
@@ -94,9 +40,6 @@ extern struct ibv_ah *ah;
 extern struct ibv_mr *mr;
 extern uint8_t data[4096];
 
-void create_objects(void);
-/* Prints the addresses of registers, the stack, the mark and the program, for readers of a trace. */
-void print_places(void);
 void create_cq(struct cq *c, int entries, int extended);
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);
 /* The fifth QP of a PD without a thread domain. */
@@ -114,8 +57,6 @@ void make_event(const struct event_cq *e);
 
 /* The operations of a transport (ops.c). */
 uint64_t builders_of(int type);
-/* Makes the row of this name, without face and batch; 0 if it is no row of the table of posts (ops.c). */
-int find_post(const char *name, struct row *row);
 
 /* The number of basic blocks that were posted. */
 static inline uint16_t posted(const struct qp *q) { return be32toh(q->record[1]); }

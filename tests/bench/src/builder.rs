@@ -49,9 +49,9 @@ pub fn ops_of(transport: Transport) -> SendOpsFlags {
 
 /// Defines sessions: the statements are calls on `qp` with the places `p`, the number `i` and the shape `s`.
 macro_rules! sessions {
-    ($($name:ident = |$qp:ident, $p:ident, $i:ident, $s:ident| $($call:expr),+;)*) => {$(
+    ($places:ty, $shape:ty; $($name:ident = |$qp:ident, $p:ident, $i:ident, $s:ident| $($call:expr),+;)*) => {$(
         #[inline(never)]
-        fn $name($qp: &mut QpEx<'_>, $p: &Places, batch: u32, $s: &Shape) {
+        fn $name($qp: &mut QpEx<'_>, $p: &$places, batch: u32, $s: &$shape) {
             let mut first = 0;
             while first < CHUNK {
                 // SAFETY: one thread, no session is open.
@@ -69,8 +69,10 @@ macro_rules! sessions {
         }
     )*};
 }
+pub(crate) use sessions;
 
 sessions! {
+    Places, Shape;
     send = |qp, p, i, _s| qp.wr_send(), entry(qp, p, 64);
     send_imm = |qp, p, i, _s| qp.wr_send_imm(p.imm(i)), entry(qp, p, 64);
     send_inv = |qp, p, i, _s| qp.wr_send_inv(RKEY), entry(qp, p, 64);

@@ -13,7 +13,7 @@ use crate::world::{Pair, World};
 use core::cell::RefCell;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::CompletionQueue as Engine;
-use uverbs::qp::transport::{Sends, Transport as _};
+use uverbs::qp::transport::{Sends, Transport};
 use uverbs::raw::Poll;
 use uverbs::raw::SendGuard;
 use uverbs::raw::{AtOnce, PostTo, ToBatch, Wr};
@@ -29,32 +29,52 @@ use uverbs::{
 use uverbs_core::sync::Locking;
 
 /// The completion that the driver passes to a poller.
-pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Completion<'a>;
+pub type Completion<'a, D> = <<D as Driver>::CompletionQueue as Engine>::Completion<'a>;
 
-/// A transport, and the address of its requests.
-pub trait Peer: Sends + Sized {
+/// A driver whose posts are measured.
+pub trait Device: Driver {
+    /// What the requests name.
+    type Places;
+    /// The memory of the i-th receive.
+    fn sges<const N: usize>(p: &Self::Places, i: u32) -> [Self::Sge; N];
+}
+
+impl Device for Mlx5 {
+    type Places = Places;
+    #[inline(always)]
+    fn sges<const N: usize>(p: &Places, i: u32) -> [Self::Sge; N] {
+        [p.sge(i); N]
+    }
+}
+
+/// A transport of mlx5.
+pub trait Peer: Posts<Mlx5> {
     /// The QP of the world for single entries, by lists and the typed face or by the `wr_*` calls.
     fn usual<L: Face>(_: &'static World<L>, _: Call) -> Option<&'static RefCell<Pair<Self, L>>> {
         None
     }
+}
+
+/// A transport, and the address of its requests.
+pub trait Posts<D: Device>: Sends + Sized {
     /// A request that an exclusive queue posts at once.
     fn exclusive<'q>(
-        queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
-        p: &'q Places,
+        queue: &'q mut SendQueue<Self, Exclusive, D>,
+        p: &'q D::Places,
         wr_id: u64,
-    ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5>;
+    ) -> Wr<'q, AtOnce<'q, D>, Self, D>;
     /// A request that a locked queue posts at once.
     fn guarded<'q>(
-        queue: &'q mut SendGuard<'_, Self, Mlx5>,
-        p: &'q Places,
+        queue: &'q mut SendGuard<'_, Self, D>,
+        p: &'q D::Places,
         wr_id: u64,
-    ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5>;
+    ) -> Wr<'q, AtOnce<'q, D>, Self, D>;
     /// A request of a batch.
     fn batched<'b, 'q>(
-        batch: &'b mut Batch<'q, Self, Mlx5>,
-        p: &'b Places,
+        batch: &'b mut Batch<'q, Self, D>,
+        p: &'b D::Places,
         wr_id: u64,
-    ) -> Wr<'b, ToBatch<'b, 'q, Mlx5>, Self, Mlx5>;
+    ) -> Wr<'b, ToBatch<'b, 'q, D>, Self, D>;
 }
 
 /// The QP number of datagrams' destination.
@@ -77,38 +97,48 @@ pub fn start(qp: &QpControl<Mlx5>) {
     qp.connect(&here, &here, &attr).expect("RTS");
 }
 
-macro_rules! peer {
-    ($transport:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),* $(; $usual:item)?) => {
-        impl Peer for $transport {
-            $($usual)?
+/// Defines how the calls of a transport begin a request: the arguments of `$post` and `$wr` behind the `wr_id`.
+macro_rules! posts {
+    ($driver:ty, $transport:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),*) => {
+        impl $crate::face::Posts<$driver> for $transport {
             #[inline(always)]
             fn exclusive<'q>(
-                queue: &'q mut SendQueue<Self, Exclusive, Mlx5>,
+                queue: &'q mut SendQueue<Self, Exclusive, $driver>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5> {
+            ) -> Wr<'q, AtOnce<'q, $driver>, Self, $driver> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
             #[inline(always)]
             fn guarded<'q>(
-                queue: &'q mut SendGuard<'_, Self, Mlx5>,
+                queue: &'q mut SendGuard<'_, Self, $driver>,
                 $p: &'q Places,
                 wr_id: u64,
-            ) -> Wr<'q, AtOnce<'q, Mlx5>, Self, Mlx5> {
+            ) -> Wr<'q, AtOnce<'q, $driver>, Self, $driver> {
                 let _ = $p;
                 queue.$post(wr_id, $($arg),*)
             }
             #[inline(always)]
             fn batched<'b, 'q>(
-                batch: &'b mut Batch<'q, Self, Mlx5>,
+                batch: &'b mut Batch<'q, Self, $driver>,
                 $p: &'b Places,
                 wr_id: u64,
-            ) -> Wr<'b, ToBatch<'b, 'q, Mlx5>, Self, Mlx5> {
+            ) -> Wr<'b, ToBatch<'b, 'q, $driver>, Self, $driver> {
                 let _ = $p;
                 batch.$wr(wr_id, $($arg),*)
             }
         }
+    };
+}
+pub(crate) use posts;
+
+macro_rules! peer {
+    ($transport:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),* $(; $usual:item)?) => {
+        impl Peer for $transport {
+            $($usual)?
+        }
+        posts!(Mlx5, $transport, $post, $wr, |$p| $($arg),*);
     };
 }
 peer! {
@@ -124,39 +154,50 @@ peer!(Dci, post_dc, wr_dc, |p| &p.ah, REMOTE_QPN, DC_KEY);
 peer!(Ud, post_to, wr_to, |p| &p.ah, REMOTE_QPN, REMOTE_QKEY);
 
 /// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
-pub trait Operation<T: Peer> {
+pub trait Operation<T: Posts<D>, D: Device = Mlx5> {
     /// Passes the request to a sink.
-    fn put<S: PostTo<Mlx5>>(wr: Wr<'_, S, T, Mlx5>, p: &Places, i: u32) -> S::Out;
+    fn put<S: PostTo<D>>(wr: Wr<'_, S, T, D>, p: &D::Places, i: u32) -> S::Out;
 }
 
 /// A locking: how the typed calls reach a queue.
 pub trait Face: Locking {
     /// The locking of a QP that is created.
-    fn of_qp<T: Peer>(builder: QpBuilder<'_, T, Exclusive, Mlx5>) -> QpBuilder<'_, T, Self, Mlx5>;
+    fn of_qp<D: Driver, T: Transport>(builder: QpBuilder<'_, T, Exclusive, D>) -> QpBuilder<'_, T, Self, D>;
     /// Posts one request.
-    fn post<T: Peer, O: Operation<T>>(q: &mut SendQueue<T, Self, Mlx5>, p: &Places, i: u32) -> Posted;
+    fn post<D: Device, T: Posts<D>, O: Operation<T, D>>(
+        q: &mut SendQueue<T, Self, D>,
+        p: &D::Places,
+        i: u32,
+    ) -> Posted;
     /// Posts a batch of [`BATCH`] requests, the first of which is `first`.
-    fn post_batch<T: Peer, O: Operation<T>>(
-        q: &mut SendQueue<T, Self, Mlx5>,
-        p: &Places,
+    fn post_batch<D: Device, T: Posts<D>, O: Operation<T, D>>(
+        q: &mut SendQueue<T, Self, D>,
+        p: &D::Places,
         first: u32,
     ) -> Posted;
     /// Posts one receive.
-    fn recv(q: &mut RecvQueue<Self, Mlx5>, p: &Places, i: u32) -> Posted;
+    fn recv<D: Device, const N: usize>(q: &mut RecvQueue<Self, D>, p: &D::Places, i: u32) -> Posted;
     /// Posts a batch of receives.
-    fn recv_batch(q: &mut RecvQueue<Self, Mlx5>, p: &Places, first: u32) -> Posted;
+    fn recv_batch<D: Device, const N: usize>(q: &mut RecvQueue<Self, D>, p: &D::Places, first: u32) -> Posted;
     /// Posts one receive to an SRQ.
-    fn srq_recv(q: &mut Srq<Self, Mlx5>, p: &Places, i: u32) -> Posted;
+    fn srq_recv<D: Device, const N: usize>(q: &mut Srq<Self, D>, p: &D::Places, i: u32) -> Posted;
     /// Posts a batch of receives to an SRQ.
-    fn srq_recv_batch(q: &mut Srq<Self, Mlx5>, p: &Places, first: u32) -> Posted;
+    fn srq_recv_batch<D: Device, const N: usize>(q: &mut Srq<Self, D>, p: &D::Places, first: u32) -> Posted;
     /// Polls by a callback.
-    fn poll_each(q: &mut Cq<Self, Mlx5>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled;
+    fn poll_each<D: Driver>(
+        q: &mut Cq<Self, D>,
+        max: usize,
+        f: impl FnMut(&Completion<'_, D>),
+    ) -> Polled;
     /// Polls into an array.
-    fn poll(q: &mut Cq<Self, Mlx5>, wc: &mut [WorkCompletion]) -> Polled;
+    fn poll<D: Driver>(q: &mut Cq<Self, D>, wc: &mut [WorkCompletion]) -> Polled;
     /// Requests an event.
-    fn req_notify(q: &mut Cq<Self, Mlx5>) -> Result<(), PollError>;
+    fn req_notify<D: Driver>(q: &mut Cq<Self, D>) -> Result<(), PollError>;
     /// Polls in a session.
-    fn poll_session(q: &mut Cq<Self, Mlx5>, f: impl FnOnce(&mut Poll<'_, Mlx5>)) -> Result<(), PollError>;
+    fn poll_session<D: Driver>(
+        q: &mut Cq<Self, D>,
+        f: impl FnOnce(&mut Poll<'_, D>),
+    ) -> Result<(), PollError>;
 }
 
 /// The result of a post.
@@ -168,18 +209,18 @@ pub type Polled = Result<usize, PollError>;
 macro_rules! receive_calls {
     ($queue:ident, $single:ident, $batch:ident, |$q:ident| $enter:expr) => {
         #[inline(always)]
-        fn $single($q: &mut $queue<Self, Mlx5>, p: &Places, i: u32) -> Posted {
+        fn $single<D: Device, const N: usize>($q: &mut $queue<Self, D>, p: &D::Places, i: u32) -> Posted {
             let session = &mut *$enter;
             // SAFETY: no device writes the memory.
-            unsafe { session.post(i.into(), &[p.sge(i)]) }
+            unsafe { session.post(i.into(), &D::sges::<N>(p, i)) }
         }
         #[inline(always)]
-        fn $batch($q: &mut $queue<Self, Mlx5>, p: &Places, first: u32) -> Posted {
+        fn $batch<D: Device, const N: usize>($q: &mut $queue<Self, D>, p: &D::Places, first: u32) -> Posted {
             let session = &mut *$enter;
             let mut batch = session.batch();
             for i in first..first + BATCH {
                 // SAFETY: no device writes the memory.
-                unsafe { batch.push(i.into(), &[p.sge(i)]) };
+                unsafe { batch.push(i.into(), &D::sges::<N>(p, i)) };
             }
             batch.complete()
         }
@@ -190,22 +231,24 @@ macro_rules! receive_calls {
 macro_rules! face {
     ($locking:ty, $single:ident, |$builder:ident| $of_qp:expr, |$q:ident| $enter:expr) => {
         impl Face for $locking {
-            fn of_qp<T: Peer>($builder: QpBuilder<'_, T, Exclusive, Mlx5>) -> QpBuilder<'_, T, Self, Mlx5> {
+            fn of_qp<D: Driver, T: Transport>(
+                $builder: QpBuilder<'_, T, Exclusive, D>,
+            ) -> QpBuilder<'_, T, Self, D> {
                 $of_qp
             }
             #[inline(always)]
-            fn post<T: Peer, O: Operation<T>>(
-                $q: &mut SendQueue<T, Self, Mlx5>,
-                p: &Places,
+            fn post<D: Device, T: Posts<D>, O: Operation<T, D>>(
+                $q: &mut SendQueue<T, Self, D>,
+                p: &D::Places,
                 i: u32,
             ) -> Posted {
                 let session = &mut *$enter;
                 O::put(T::$single(session, p, i.into()), p, i)
             }
             #[inline(always)]
-            fn post_batch<T: Peer, O: Operation<T>>(
-                $q: &mut SendQueue<T, Self, Mlx5>,
-                p: &Places,
+            fn post_batch<D: Device, T: Posts<D>, O: Operation<T, D>>(
+                $q: &mut SendQueue<T, Self, D>,
+                p: &D::Places,
                 first: u32,
             ) -> Posted {
                 let session = &mut *$enter;
@@ -218,21 +261,25 @@ macro_rules! face {
             receive_calls!(RecvQueue, recv, recv_batch, |$q| $enter);
             receive_calls!(Srq, srq_recv, srq_recv_batch, |$q| $enter);
             #[inline(always)]
-            fn poll_each(q: &mut Cq<Self, Mlx5>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled {
+            fn poll_each<D: Driver>(
+                q: &mut Cq<Self, D>,
+                max: usize,
+                f: impl FnMut(&Completion<'_, D>),
+            ) -> Polled {
                 q.poll_each(max, f)
             }
             #[inline(always)]
-            fn poll(q: &mut Cq<Self, Mlx5>, wc: &mut [WorkCompletion]) -> Polled {
+            fn poll<D: Driver>(q: &mut Cq<Self, D>, wc: &mut [WorkCompletion]) -> Polled {
                 Ok(q.poll(wc)?.len())
             }
             #[inline(always)]
-            fn req_notify(q: &mut Cq<Self, Mlx5>) -> Result<(), PollError> {
+            fn req_notify<D: Driver>(q: &mut Cq<Self, D>) -> Result<(), PollError> {
                 q.req_notify(false)
             }
             #[inline(always)]
-            fn poll_session(
-                q: &mut Cq<Self, Mlx5>,
-                f: impl FnOnce(&mut Poll<'_, Mlx5>),
+            fn poll_session<D: Driver>(
+                q: &mut Cq<Self, D>,
+                f: impl FnOnce(&mut Poll<'_, D>),
             ) -> Result<(), PollError> {
                 q.poll_session(f)
             }

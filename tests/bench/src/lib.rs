@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: the Rust programs of `cargo xtask
+//! The costs of posts and polls on mlx5 and EFA, measured through the public API of `uverbs`: the Rust programs of `cargo xtask
 //! bench`.
 //!
-//! `exclusive|shared|any count|ns|trace [NAME...]`, under the preload library of `c/shim.c`. The rows are
-//! those of the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
+//! `exclusive|shared|any|efa-exclusive|efa-shared count|ns|trace [NAME...]`, under the preload library of `c/shim.c` or
+//! `c/efa/shim.c`. The rows are those of the C programs `c/bench.c` and `c/efa/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
 //! program of its own, because a user's program has one call of each kind, which affects the compiler's inlining.
 //!
 //! Only the calls are measured: a chunk of operations between two readings of the clock, or counted by callgrind. The
@@ -13,6 +13,7 @@ mod any;
 mod builder;
 mod burst;
 mod device;
+mod efa;
 mod events;
 pub mod face;
 mod floor;
@@ -104,6 +105,15 @@ pub fn run<L: Face>(more: impl FnOnce(&mut Rows, &'static World<L>)) {
         let (mut rows, world) = rows::<L>();
         more(&mut rows, world);
         floor::rows(&mut rows);
+        rows
+    });
+}
+
+/// The program of EFA, with a locking.
+pub fn run_efa<L: Face>() {
+    measure(|| {
+        let mut rows = Rows::default();
+        efa::rows::<L>(&mut rows);
         rows
     });
 }

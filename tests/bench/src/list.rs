@@ -4,7 +4,7 @@
 // UNSAFETY: C's lists are raw pointers.
 
 use crate::burst::Burst;
-use crate::face::{Face, Peer, REMOTE_QKEY, REMOTE_QPN, REMOTE_SRQN};
+use crate::face::{Face, REMOTE_QKEY, REMOTE_QPN, REMOTE_SRQN};
 use crate::matrix::{Call, Data, Operation, Post, Transport};
 use crate::places::{MAX_ENTRIES, MSS, Places, RKEY, remote_addr};
 use crate::world::{Pair, World};
@@ -17,7 +17,8 @@ use uverbs::raw::SendQueue;
 use uverbs::wr::{
     IbvMwBindInfo, RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTso, WrUd,
 };
-use uverbs::{Exclusive, Rc};
+use uverbs::qp::transport::Sends;
+use uverbs::{Driver, Exclusive, Rc};
 
 /// RDMA writes of one entry.
 pub const WRITE: Post = post(Operation::Write, Data::Usual);
@@ -128,7 +129,7 @@ fn add<L: Face>(
 
 /// Posts a chunk, in lists of `batch`.
 #[inline(never)]
-pub fn posts<L: Face, T: Peer>(queue: &SendQueue<T, L, Mlx5>, wrs: &[SendWr], batch: usize) {
+pub fn posts<D: Driver, L: Face, T: Sends>(queue: &SendQueue<T, L, D>, wrs: &[SendWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device reads the memory that they name.

@@ -14,6 +14,7 @@ use crate::world::{Cq, Pair, Wants, World};
 use crate::{BATCH, CHUNK, Rows, ok};
 use core::cell::{OnceCell, RefCell};
 use core::hint::black_box;
+use uverbs::mlx5::Mlx5;
 use uverbs::Rc;
 use uverbs::wr::SendWr;
 
@@ -69,7 +70,7 @@ fn typed_posts<L: Face>(pairs: &mut [Pair<Rc, L>], w: &World<L>, ops: u32) {
     let count = pairs.len();
     for i in 0..ops {
         let queue = &mut pairs[i as usize % count].qp.send;
-        L::post::<Rc, Write>(queue, &w.p, i % CHUNK).unwrap_or_else(ok);
+        L::post::<Mlx5, Rc, Write>(queue, &w.p, i % CHUNK).unwrap_or_else(ok);
     }
 }
 
@@ -118,7 +119,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
             measured(|| {
                 let queue = black_box(&mut pair.qp.send);
                 for i in first..first + RING {
-                    L::post::<Rc, Write>(queue, &w.p, i).unwrap_or_else(ok);
+                    L::post::<Mlx5, Rc, Write>(queue, &w.p, i).unwrap_or_else(ok);
                 }
             });
             complete_and_poll(w, pair, first);

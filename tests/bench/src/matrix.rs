@@ -28,6 +28,10 @@ pub enum Transport {
     Raw,
     /// Initiator of dynamic connections.
     Dc,
+    /// Scalable reliable datagram of EFA.
+    Srd,
+    /// Unreliable datagram of EFA.
+    EfaUd,
 }
 
 /// An operation of a post.
@@ -84,7 +88,7 @@ pub struct Post {
 }
 
 impl Transport {
-    /// All kinds.
+    /// All kinds of mlx5.
     pub const ALL: [Self; 6] = [Self::Rc, Self::Uc, Self::Ud, Self::Xrc, Self::Raw, Self::Dc];
 
     /// Its name in measurements.
@@ -96,6 +100,8 @@ impl Transport {
             Self::Xrc => "xrc",
             Self::Raw => "raw",
             Self::Dc => "dc",
+            Self::Srd => "srd",
+            Self::EfaUd => "efa_ud",
         }
     }
 
@@ -116,7 +122,8 @@ impl Transport {
                 O::BindMw,
             ],
             Self::Uc => &[O::Send, O::SendImm, O::SendInv, O::Write, O::WriteImm, O::LocalInv, O::BindMw],
-            Self::Ud => &[O::Send, O::SendImm],
+            Self::Ud | Self::EfaUd => &[O::Send, O::SendImm],
+            Self::Srd => &[O::Send, O::SendImm, O::Write, O::WriteImm, O::Read],
             Self::Raw => &[O::Send, O::Tso],
         }
     }
@@ -195,7 +202,12 @@ impl Post {
 
     /// Whether it is also measured by the typed face, which has one way for both calls: where it is the first one.
     pub fn is_typed(&self) -> bool {
-        self.call == Call::List || self.transport == Transport::Dc || matches!(self.data, Data::InlineList(_))
+        let has_list = match self.transport {
+            Transport::Dc => false,
+            Transport::Srd => matches!(self.operation, Operation::Send | Operation::SendImm),
+            _ => !matches!(self.data, Data::InlineList(_)),
+        };
+        self.call == Call::List || !has_list
     }
 
     /// Whether it is also measured by C's calls in Rust, which have no setter for the target of a dynamic connection.
@@ -203,7 +215,26 @@ impl Post {
         self.transport != Transport::Dc
     }
 
-    /// All posts that are measured, each single and in batches.
+    /// All posts of EFA that are measured, each single and in batches. A list names either an address handle or the peer's memory, so it
+    /// has sends only.
+    pub fn efa() -> Vec<Self> {
+        let mut posts = Vec::new();
+        for (transport, inline) in [(Transport::Srd, &[8, 16, 32, 64][..]), (Transport::EfaUd, &[32])] {
+            for &call in transport.calls() {
+                let of_list =
+                    |operation: &Operation| matches!(operation, Operation::Send | Operation::SendImm);
+                let operations =
+                    transport.operations().iter().filter(|op| call == Call::Builder || of_list(op));
+                let post = |operation, data| Self { call, transport, operation, data };
+                posts.extend(operations.map(|&operation| post(operation, Data::Usual)));
+                posts.push(post(Operation::Send, Data::Entries(2)));
+                posts.extend(inline.iter().map(|&n| post(Operation::Send, Data::Inline(n))));
+            }
+        }
+        posts
+    }
+
+    /// All posts of mlx5 that are measured, each single and in batches.
     pub fn all() -> Vec<Self> {
         let mut posts = Vec::new();
         for transport in Transport::ALL {

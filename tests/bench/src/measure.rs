@@ -6,7 +6,6 @@
 #![expect(unsafe_code)]
 // UNSAFETY: client requests and time stamps are instructions.
 
-use crate::device::{REGISTERS, Seen};
 use core::arch::asm;
 use core::arch::x86_64::{__rdtscp, _mm_lfence};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -96,6 +95,13 @@ fn edge(clock: impl FnOnce()) {
     }
 }
 
+/// Prints the address of memory of the device, for readers of a trace: `registers`, or `combined` memory.
+pub fn print_area(what: &str, at: u64, len: u64) {
+    if std::env::args().nth(1).is_some_and(|mode| mode == "trace") {
+        println!("{what}\t{at:#x}\t{len:#x}");
+    }
+}
+
 /// Measures rows one after the other.
 #[derive(Debug)]
 pub struct Meter {
@@ -109,10 +115,8 @@ impl Meter {
         Self { mode: Mode::Count, ticks_per_ns: 1.0 }
     }
 
-    /// A meter for a tool that traces the program. Prints the addresses of the registers, the stack, the mark and the
-    /// program.
+    /// A meter for a tool that traces the program. Prints the addresses of the stack, the mark and the program.
     pub fn tracing() -> Self {
-        println!("registers\t{:#x}\t{REGISTERS:#x}", Seen::now().registers);
         println!("mark\t{:#x}", MARK.as_ptr().addr());
         let here = 0_u8;
         println!("stack\t{:#x}", (&raw const here).addr());

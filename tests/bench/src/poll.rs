@@ -14,7 +14,7 @@ use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::Completion as _;
 use uverbs::wr::{RecvWr, SendWr};
-use uverbs::{PollError, WorkCompletion, raw};
+use uverbs::{Driver, PollError, WorkCompletion, raw};
 
 /// The kind of completions that a row polls.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +143,7 @@ pub fn each<L: Face>(cq: &mut Cq<L>, batch: u32, ops: u32) {
 }
 
 #[inline(never)]
-fn polls_each<L: Face>(queue: &mut raw::Cq<L, Mlx5>, batch: usize, ops: usize) -> (usize, u64) {
+pub fn polls_each<D: Driver, L: Face>(queue: &mut raw::Cq<L, D>, batch: usize, ops: usize) -> (usize, u64) {
     let (mut sum, mut polled, mut n) = (0, 0, 0);
     while polled < ops {
         n += L::poll_each(queue, batch, |wc| sum += wc.wr_id() + u64::from(wc.status().0)).unwrap_or_else(ok);
@@ -225,7 +225,7 @@ pub fn raw<L: Face>(cq: &Cq<L>, batch: u32, ops: u32) {
 }
 
 #[inline(never)]
-fn polls_raw<L: Face>(queue: &raw::Cq<L, Mlx5>, wcs: &mut [WorkCompletion], ops: usize) -> usize {
+pub fn polls_raw<D: Driver, L: Face>(queue: &raw::Cq<L, D>, wcs: &mut [WorkCompletion], ops: usize) -> usize {
     let (mut polled, mut n) = (0, 0);
     while polled < ops {
         // SAFETY: one thread.
@@ -254,21 +254,23 @@ fn polls_array<L: Face>(queue: &mut raw::Cq<L, Mlx5>, wcs: &mut [WorkCompletion]
 
 /// Measures extended polls that read `wr_id` and `status`, and four fields more or not.
 fn session<L: Face, const MORE: bool>(cq: &mut Cq<L>, batch: u32) {
-    black_box(measured(|| sessions::<L, MORE>(&mut cq.queue, black_box(batch))));
+    black_box(measured(|| sessions::<Mlx5, L, MORE>(&mut cq.queue, black_box(batch))));
 }
 
 #[inline(never)]
-fn sessions<L: Face, const MORE: bool>(queue: &mut raw::Cq<L, Mlx5>, batch: u32) -> u64 {
+pub fn sessions<D: Driver, L: Face, const MORE: bool>(queue: &mut raw::Cq<L, D>, batch: u32) -> u64 {
     let (mut sum, mut n) = (0_u64, 0);
     while n < CHUNK {
         let until = n + batch;
         let result = L::poll_session(queue, |poll| {
             loop {
-                let wc = poll.current().unwrap_or_else(|| ok(PollError::Corrupt));
-                sum += wc.wr_id() + u64::from(wc.status().0);
-                if MORE {
-                    sum += u64::from(wc.opcode().0) + u64::from(wc.byte_len());
-                    sum += u64::from(wc.qp_num()) + u64::from(wc.wc_flags().bits());
+                {
+                    let wc = poll.current().unwrap_or_else(|| ok(PollError::Corrupt));
+                    sum += wc.wr_id() + u64::from(wc.status().0);
+                    if MORE {
+                        sum += u64::from(wc.opcode().0) + u64::from(wc.byte_len());
+                        sum += u64::from(wc.qp_num()) + u64::from(wc.wc_flags().bits());
+                    }
                 }
                 n += 1;
                 if n == until {
@@ -283,7 +285,7 @@ fn sessions<L: Face, const MORE: bool>(queue: &mut raw::Cq<L, Mlx5>, batch: u32)
 }
 
 #[inline(never)]
-fn polls_each_empty<L: Face>(queue: &mut raw::Cq<L, Mlx5>) {
+pub fn polls_each_empty<D: Driver, L: Face>(queue: &mut raw::Cq<L, D>) {
     for _ in 0..CHUNK {
         if L::poll_each(queue, 1, |_| ()) != Ok(0) {
             ok(PollError::Corrupt)
@@ -292,7 +294,7 @@ fn polls_each_empty<L: Face>(queue: &mut raw::Cq<L, Mlx5>) {
 }
 
 #[inline(never)]
-fn polls_raw_empty<L: Face>(queue: &raw::Cq<L, Mlx5>, wc: &mut [WorkCompletion]) {
+pub fn polls_raw_empty<D: Driver, L: Face>(queue: &raw::Cq<L, D>, wc: &mut [WorkCompletion]) {
     for _ in 0..CHUNK {
         // SAFETY: one thread.
         if unsafe { queue.poll_raw(black_box(&mut *wc)) } != Ok(0) {
@@ -302,7 +304,7 @@ fn polls_raw_empty<L: Face>(queue: &raw::Cq<L, Mlx5>, wc: &mut [WorkCompletion])
 }
 
 #[inline(never)]
-fn sessions_empty<L: Face>(queue: &mut raw::Cq<L, Mlx5>) {
+pub fn sessions_empty<D: Driver, L: Face>(queue: &mut raw::Cq<L, D>) {
     for _ in 0..CHUNK {
         if L::poll_session(queue, |_| ()) != Err(PollError::Empty) {
             ok(PollError::Corrupt)

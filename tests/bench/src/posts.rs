@@ -99,6 +99,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
             Transport::Raw => raw::<L, RawPacket>(rows, w, post),
             // Its calls in Rust have no setter for the target.
             Transport::Dc => assert!(!post.is_raw(), "no calls for {post:?}"),
+            Transport::Srd | Transport::EfaUd => unreachable!("{post:?} is a post of EFA"),
         }
         if post.is_typed() {
             match post.transport {
@@ -111,6 +112,7 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
                     Operation::Tso => typed::<L, RawPacket, Tso>(rows, w, post),
                     _ => typed::<L, RawPacket, Send>(rows, w, post),
                 },
+                Transport::Srd | Transport::EfaUd => {}
             }
         }
     }
@@ -167,7 +169,7 @@ type Posts<T, L> = fn(&mut SendQueue<T, L, Mlx5>, &Places);
 /// Adds a single post and a batch of the same request.
 fn typed<L: Face, T: Peer, O: Typed<T> + 'static>(rows: &mut Rows, w: &'static World<L>, post: Post) {
     let lazy = lazy::<T, L>();
-    let posts: [(u32, Posts<T, L>); 2] = [(1, singles::<L, T, O>), (BATCH, batches::<L, T, O>)];
+    let posts: [(u32, Posts<T, L>); 2] = [(1, singles::<Mlx5, L, T, O>), (BATCH, batches::<Mlx5, L, T, O>)];
     for (batch, posts) in posts {
         rows.add("typed", &post.name(), batch, CHUNK, move || {
             let pair = &mut *pair(lazy, w, &post).borrow_mut();

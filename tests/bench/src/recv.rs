@@ -4,7 +4,7 @@
 // UNSAFETY: C's lists are raw pointers.
 
 use crate::device::Kind;
-use crate::face::Face;
+use crate::face::{Device, Face};
 use crate::list::recvs;
 use crate::measure::measured;
 use crate::places::Places;
@@ -14,7 +14,7 @@ use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::RecvQueue;
 use uverbs::wr::RecvWr;
-use uverbs::{Rc, raw::Srq};
+use uverbs::{Driver, Rc, raw::Srq};
 
 /// Completes a chunk of receives of the QP's own queue.
 pub fn complete<L: Face>(pair: &mut Pair<Rc, L>, cq: &mut Cq<L>, kind: Kind) {
@@ -55,8 +55,8 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
             complete_and_poll(w);
         }
     };
-    rows.add("typed", "post_recv", 1, CHUNK, own(singles));
-    rows.add("typed", "post_recv", BATCH, CHUNK, own(batches));
+    rows.add("typed", "post_recv", 1, CHUNK, own(singles::<Mlx5, L, 1>));
+    rows.add("typed", "post_recv", BATCH, CHUNK, own(batches::<Mlx5, L, 1>));
     let shared = move |posts: fn(&mut Srq<L, Mlx5>, &Places)| {
         move || {
             measured(|| posts(&mut w.srq.borrow_mut(), black_box(&w.p)));
@@ -82,35 +82,35 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
 }
 
 #[inline(never)]
-fn singles<L: Face>(queue: &mut RecvQueue<L, Mlx5>, p: &Places) {
+pub fn singles<D: Device, L: Face, const N: usize>(queue: &mut RecvQueue<L, D>, p: &D::Places) {
     for i in 0..CHUNK {
-        L::recv(queue, p, i).unwrap_or_else(ok);
+        L::recv::<D, N>(queue, p, i).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn batches<L: Face>(queue: &mut RecvQueue<L, Mlx5>, p: &Places) {
+pub fn batches<D: Device, L: Face, const N: usize>(queue: &mut RecvQueue<L, D>, p: &D::Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
-        L::recv_batch(queue, p, first).unwrap_or_else(ok);
+        L::recv_batch::<D, N>(queue, p, first).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
 fn srq_singles<L: Face>(srq: &mut Srq<L, Mlx5>, p: &Places) {
     for i in 0..CHUNK {
-        L::srq_recv(srq, p, i).unwrap_or_else(ok);
+        L::srq_recv::<Mlx5, 1>(srq, p, i).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
 fn srq_batches<L: Face>(srq: &mut Srq<L, Mlx5>, p: &Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
-        L::srq_recv_batch(srq, p, first).unwrap_or_else(ok);
+        L::srq_recv_batch::<Mlx5, 1>(srq, p, first).unwrap_or_else(ok);
     }
 }
 
 #[inline(never)]
-fn lists<L: Face>(queue: &RecvQueue<L, Mlx5>, wrs: &[RecvWr], batch: usize) {
+pub fn lists<D: Driver, L: Face>(queue: &RecvQueue<L, D>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device writes the memory that they name.

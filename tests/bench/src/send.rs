@@ -4,7 +4,7 @@
 // UNSAFETY: posts that name memory; no device reads or writes it.
 
 use crate::burst::Burst;
-use crate::face::{Face, Operation, Peer};
+use crate::face::{Device, Face, Operation, Peer, Posts};
 use crate::places::Places;
 use crate::world::{Pair, Wants, World};
 use crate::{BATCH, CHUNK, Rows, ok};
@@ -62,27 +62,27 @@ fn add<L: Face, T: Peer, O: Operation<T> + 'static>(
 ) {
     rows.add("typed", name, 1, CHUNK, move || single::<L, T, O>(w, pair));
     rows.add("typed", name, BATCH, CHUNK, move || {
-        pair.borrow_mut().chunk(&w.send_cq, |queue| batches::<L, T, O>(queue, black_box(&w.p)));
+        pair.borrow_mut().chunk(&w.send_cq, |queue| batches::<Mlx5, L, T, O>(queue, black_box(&w.p)));
     });
 }
 
 fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>) {
-    pair.borrow_mut().chunk(&w.send_cq, |queue| singles::<L, T, O>(queue, black_box(&w.p)));
+    pair.borrow_mut().chunk(&w.send_cq, |queue| singles::<Mlx5, L, T, O>(queue, black_box(&w.p)));
 }
 
 /// Posts a chunk, one request after the other.
 #[inline(never)]
-pub fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<T, L, Mlx5>, p: &Places) {
+pub fn singles<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(queue: &mut SendQueue<T, L, D>, p: &D::Places) {
     for i in 0..CHUNK {
-        L::post::<T, O>(queue, p, i).unwrap_or_else(ok);
+        L::post::<D, T, O>(queue, p, i).unwrap_or_else(ok);
     }
 }
 
 /// Posts a chunk in batches.
 #[inline(never)]
-pub fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<T, L, Mlx5>, p: &Places) {
+pub fn batches<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(queue: &mut SendQueue<T, L, D>, p: &D::Places) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
-        L::post_batch::<T, O>(queue, p, first).unwrap_or_else(ok);
+        L::post_batch::<D, T, O>(queue, p, first).unwrap_or_else(ok);
     }
 }
 
@@ -112,7 +112,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
 #[inline(never)]
 fn burst_singles(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, p: &Places, target: &Burst) {
     for i in 0..CHUNK {
-        Exclusive::post::<Rc, Write>(queue, p, i).unwrap_or_else(ok);
+        Exclusive::post::<Mlx5, Rc, Write>(queue, p, i).unwrap_or_else(ok);
         target.write::<8>(i as usize);
     }
 }
@@ -120,7 +120,7 @@ fn burst_singles(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, p: &Places, target:
 #[inline(never)]
 fn burst_batches(queue: &mut SendQueue<Rc, Exclusive, Mlx5>, p: &Places, target: &Burst) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
-        Exclusive::post_batch::<Rc, Write>(queue, p, first).unwrap_or_else(ok);
+        Exclusive::post_batch::<Mlx5, Rc, Write>(queue, p, first).unwrap_or_else(ok);
         target.write::<1>((first / BATCH) as usize);
     }
 }

@@ -5,10 +5,10 @@
 // UNSAFETY: data in completions.
 
 use crate::builder::ops_of;
-use crate::device::{self, FreeList, Kind, Record, Ring, Seen, Whose};
+use crate::device::{self, FreeList, Kind, REGISTERS, Record, Ring, Seen, Whose};
 use crate::face::{Face, Peer, start};
 use crate::matrix::Transport;
-use crate::measure::measured;
+use crate::measure::{measured, print_area};
 use crate::places::Places;
 use crate::{CHUNK, RING_ENTRIES};
 use std::cell::RefCell;
@@ -187,6 +187,7 @@ impl<L: Face> World<L> {
         let srq = pd.create_srq::<L>(&SrqInitAttr::new(attr)).expect("an SRQ");
         // The first segment and one entry: 32 bytes.
         let free = FreeList::of_last_srq(32);
+        print_area("registers", Seen::now().registers, REGISTERS);
         let three = Wants { entries: 3, ..Wants::default() };
         let builders = ops_of(Transport::Rc);
         let rc = |srq, wants| RefCell::new(Pair::new(&pd, &send_cq, &recv_cq, srq, wants));

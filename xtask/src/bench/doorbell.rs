@@ -5,7 +5,7 @@
 //! program's mark. A doorbell ends when a store to a register is followed by a store to memory. Instructions are read
 //! from the files that the program has mapped, and recognised by their first bytes.
 
-use super::rows::{Face, Line, Locking};
+use super::rows::{Face, Line, Set};
 use crate::run;
 use anyhow::{Context, Result, bail, ensure};
 use core::ops::Range;
@@ -25,7 +25,14 @@ pub(crate) struct Doorbell {
     pub(crate) lines: f64,
     /// Bytes that are stored to registers.
     pub(crate) register_bytes: f64,
+    /// Bytes that are stored to write-combining memory of the device.
+    pub(crate) combined_bytes: f64,
+    /// The doorbells of the chunk; not an average.
+    pub(crate) count: f64,
 }
+
+/// Operations of a chunk of posts.
+pub(crate) const CHUNK: f64 = 128.0;
 
 /// Whether the measurement rings doorbells.
 pub(crate) fn rings(line: &Line) -> bool {
@@ -102,7 +109,9 @@ fn chunks(accesses: &[Access], mark: u64) -> Vec<&[Access]> {
 /// The addresses of the program's objects.
 #[derive(Debug, Default)]
 struct Places {
-    registers: Range<u64>,
+    registers: Vec<Range<u64>>,
+    /// Write-combining memory.
+    combined: Vec<Range<u64>>,
     stack: Range<u64>,
     mark: u64,
     maps: Vec<Map>,
@@ -120,6 +129,15 @@ fn hex(text: &str) -> Result<u64> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).with_context(|| format!("not a number: {text:?}"))
 }
 
+fn range(start: &str, size: &str) -> Result<Range<u64>> {
+    let start = hex(start)?;
+    Ok(start..start + hex(size)?)
+}
+
+fn is_in(ranges: &[Range<u64>], at: u64) -> bool {
+    ranges.iter().any(|range| range.contains(&at))
+}
+
 impl Places {
     fn parse(text: &str) -> Result<Self> {
         /// The size of the stack around the address that the program prints.
@@ -127,10 +145,8 @@ impl Places {
         let mut places = Self::default();
         for line in text.lines() {
             match line.split('\t').collect::<Vec<_>>()[..] {
-                ["registers", start, size] => {
-                    let start = hex(start)?;
-                    places.registers = start..start + hex(size)?;
-                }
+                ["registers", start, size] => places.registers.push(range(start, size)?),
+                ["combined", start, size] => places.combined.push(range(start, size)?),
                 ["stack", at] => {
                     let at = hex(at)?;
                     places.stack = at.saturating_sub(STACK)..at + STACK;
@@ -141,7 +157,7 @@ impl Places {
             }
         }
         ensure!(
-            places.mark != 0 && places.registers.start != 0,
+            places.mark != 0 && !places.registers.is_empty(),
             "the program did not print the addresses of its registers"
         );
         Ok(places)
@@ -220,6 +236,7 @@ impl Code {
 fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbell> {
     let (mut sum, mut one, mut count) = (Doorbell::default(), Doorbell::default(), 0_u32);
     let (mut lines, mut rung, mut whole) = (HashSet::new(), false, false);
+    let mut all = 0_u32;
     for access in chunk {
         match *access {
             Access::Instruction(at) => match code.kind(at)? {
@@ -227,7 +244,8 @@ fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbel
                 Kind::Locked => one.locked += 1.0,
                 Kind::Other => {}
             },
-            Access::Store(at, size) if places.registers.contains(&at) => {
+            Access::Store(at, size) if is_in(&places.registers, at) => {
+                all += u32::from(!rung);
                 rung = true;
                 one.register_bytes += size as f64;
             }
@@ -238,13 +256,18 @@ fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbel
                         sum.fences += one.fences;
                         sum.locked += one.locked;
                         sum.register_bytes += one.register_bytes;
+                        sum.combined_bytes += one.combined_bytes;
                         sum.lines += lines.len() as f64;
                         count += 1;
                     }
                     (one, rung, whole) = (Doorbell::default(), false, true);
                     lines.clear();
                 }
-                lines.extend(at / 64..=(at + size.max(1) - 1) / 64);
+                if is_in(&places.combined, at) {
+                    one.combined_bytes += size as f64;
+                } else {
+                    lines.extend(at / 64..=(at + size.max(1) - 1) / 64);
+                }
             }
         }
     }
@@ -255,13 +278,15 @@ fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbel
         locked: of(sum.locked),
         lines: of(sum.lines),
         register_bytes: of(sum.register_bytes),
+        combined_bytes: of(sum.combined_bytes),
+        count: all.into(),
     })
 }
 
 /// The names of the traced programs of these lines.
-pub(crate) fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
-    let of_locking = lines.iter().filter(|line| line.locking == locking && rings(line));
-    let keys = of_locking.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
+pub(crate) fn names(lines: &[Line], set: Set, faces: &[Face]) -> Vec<String> {
+    let of_set = lines.iter().filter(|line| line.set() == set && rings(line));
+    let keys = of_set.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
     let mut names: Vec<_> = keys.map(|key| key.name).collect();
     names.sort();
     names.dedup();
@@ -293,11 +318,14 @@ mod tests {
 
     #[test]
     fn a_doorbell_ends_with_the_first_store_to_memory_after_its_register() {
-        let places = Places { registers: 0x1000..0x2000, stack: 0..0x100, mark: 1, maps: Vec::new() };
+        let registers = vec![0x1000..0x2000];
+        let combined = vec![0x8000..0x9000];
+        let places = Places { registers, combined, stack: 0..0x100, mark: 1, maps: Vec::new() };
         let mut code = Code::new(Vec::new());
         code.kinds.insert(7, Kind::Fence);
         let post = [
             Access::Store(0x4000, 8),
+            Access::Store(0x8010, 16),
             Access::Store(0x403c, 8),
             Access::Store(0x10, 8),
             Access::Instruction(7),
@@ -307,7 +335,8 @@ mod tests {
         let all = [&post[..], &post, &post].concat();
         let doorbell = average(&all, &places, &mut code).unwrap();
         // The first is cut off at its beginning, the last at its end.
-        assert_eq!(doorbell, Doorbell { fences: 2.0, locked: 0.0, lines: 2.0, register_bytes: 8.0 });
+        let expected = Doorbell { fences: 2.0, lines: 2.0, register_bytes: 8.0, ..Doorbell::default() };
+        assert_eq!(doorbell, Doorbell { combined_bytes: 16.0, count: 3.0, ..expected });
         assert!(average(&post, &places, &mut code).is_err());
     }
 

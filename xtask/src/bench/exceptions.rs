@@ -299,6 +299,161 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         share: 1.2,
         reason: EVENT,
     },
+    Exception {
+        what: "EFA: polls: poll receives, poll sends, x1",
+        face: Face::Typed,
+        names: &["efa poll receives", "efa poll sends"],
+        batches: ONE,
+        share: 0.6,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: polls: poll receives, poll sends, x32",
+        face: Face::Typed,
+        names: &["efa poll receives", "efa poll sends"],
+        batches: LIST,
+        share: 0.54,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: poll empty",
+        face: Face::Typed,
+        names: &["efa poll empty"],
+        batches: ONE,
+        share: 0.72,
+        reason: EFA_POLL,
+    },
+    Exception {
+        what: "EFA: poll empty, poll receives, poll sends, x1",
+        face: Face::Raw,
+        names: &["efa poll empty", "efa poll receives", "efa poll sends"],
+        batches: ONE,
+        share: 1.01,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: post_recv, x1",
+        face: Face::Raw,
+        names: &["efa post_recv"],
+        batches: ONE,
+        share: 0.97,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: post_recv, post_recv sge2, x32",
+        face: Face::Typed,
+        names: &["efa post_recv", "efa post_recv sge2"],
+        batches: LIST,
+        share: 0.59,
+        reason: EFA_RECEIVE,
+    },
+    Exception {
+        what: "EFA: single sends: srd and efa_ud send, send_imm, send sge2, send inline8, inline16, inline32",
+        face: Face::Raw,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send srd send sge2",
+            "post_send srd send inline8",
+            "post_send srd send inline16",
+            "post_send srd send inline32",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+            "post_send efa_ud send sge2",
+            "post_send efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.1,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: srd send inline64, x1",
+        face: Face::Raw,
+        names: &["post_send srd send inline64", "wr srd send inline64"],
+        batches: ONE,
+        share: 1.11,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x32",
+        face: Face::Raw,
+        names: &["wr srd send inline64"],
+        batches: LIST,
+        share: 0.99,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: single `wr_*` requests",
+        face: Face::Raw,
+        names: &[
+            "wr srd send",
+            "wr srd send_imm",
+            "wr srd read",
+            "wr srd write",
+            "wr srd write_imm",
+            "wr srd send inline8",
+            "wr srd send inline16",
+            "wr srd send inline32",
+            "wr efa_ud send",
+            "wr efa_ud send_imm",
+            "wr efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.01,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: single `wr_*` SEND of 2 entries",
+        face: Face::Raw,
+        names: &["wr srd send sge2", "wr efa_ud send sge2"],
+        batches: ONE,
+        share: 1.03,
+        reason: SEVERAL,
+    },
+    Exception {
+        what: "EFA: `wr_*` srd read, srd write, srd write_imm, x32",
+        face: Face::Typed,
+        names: &["wr srd read", "wr srd write", "wr srd write_imm"],
+        batches: LIST,
+        share: 0.55,
+        reason: EFA_REMOTE,
+    },
+    Exception {
+        what: "EFA: lists of sends: srd and efa_ud send, send_imm, x32",
+        face: Face::Raw,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+        ],
+        batches: LIST,
+        share: 0.97,
+        reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: srd send inline64, x32",
+        face: Face::Raw,
+        names: &["post_send srd send inline64"],
+        batches: LIST,
+        share: 1.02,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: srd and efa_ud send, send_imm, send sge2, x32",
+        face: Face::Typed,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send srd send sge2",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+            "post_send efa_ud send sge2",
+        ],
+        batches: LIST,
+        share: 0.53,
+        reason: EFA_LOCK,
+    },
 ];
 
 const INLINE: &str = "the records of the WQE's blocks are marked, so that a completion that names one of them is refused; the copy \
@@ -318,6 +473,16 @@ const ARM: &str = "the request enters the queue as a poll does, so that a resize
     safe; libmlx5 checks nothing";
 const EVENT: &str = "the channel, the CQ and the number of the event are looked up, \
     so that a destroyed or changed one is found; libmlx5 uses the pointers and the kernel's number as they are";
+
+const EFA_POLL: &str = "the poll enters and leaves the queue for each completion, so that its callback may destroy or reset a QP; \
+    the number of a completion is compared with those that the device has; libefa does neither";
+const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe, and libefa, which has no thread \
+    domains, takes a lock in both counts; the limit is that of the queue with a lock";
+const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete, because one that is abandoned posts nothing; \
+    the length of each entry is limited to what the device has";
+const EFA_WIDE: &str = "two blocks of 64 bytes are cleared and copied, and the length of each buffer is checked before it is copied";
+const EFA_REMOTE: &str = "a request of a batch is stored to private memory and copied to the device at the end, and a read or write has \
+    six words that are not zero";
 
 const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 

@@ -2,7 +2,7 @@
 //! Runs the programs: instructions by callgrind, nanoseconds by processes that run one after the other.
 
 use super::programs::{self, C, Ours};
-use super::rows::{Face, Key, Line, Locking};
+use super::rows::{Face, Key, Line, Set};
 use crate::run;
 use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
@@ -42,12 +42,12 @@ impl Median {
 impl Results {
     /// Counts the instructions of our measurements of these lines.
     pub(crate) fn count_ours(&mut self, lines: &[Line], ours: &Ours) -> Result<()> {
-        self.count(lines, "ours", OURS, |tool, locking| ours.command(tool, locking))
+        self.count(lines, "ours", OURS, |tool, set| ours.program(tool, &set.to_string()))
     }
 
     /// Counts the instructions of the C program with the library of a face.
     pub(crate) fn count_c(&mut self, lines: &[Line], c: &C, face: Face) -> Result<()> {
-        self.count(lines, face.name(), &[face], |tool, locking| c.command(tool, locking, face))
+        self.count(lines, face.name(), &[face], |tool, set| c.command(tool, set, face))
     }
 
     fn count(
@@ -55,15 +55,16 @@ impl Results {
         lines: &[Line],
         who: &str,
         faces: &[Face],
-        program: impl Fn(&[String], Locking) -> Command,
+        program: impl Fn(&[String], Set) -> Command,
     ) -> Result<()> {
-        for locking in Locking::ALL {
-            let names = names(lines, locking, faces);
+        for set in Set::all() {
+            let names = names(lines, set, faces);
             if names.is_empty() {
                 continue;
             }
-            let counts = count(&names, &format!("{who}-{locking}"), |tool| program(tool, locking))?;
-            self.counts.extend(counts.into_iter().map(|(name, count)| (Key { locking, name }, count)));
+            let counts = count(&names, &format!("{who}-{set}"), |tool| program(tool, set))?;
+            let key = |name| Key { locking: set.locking, name };
+            self.counts.extend(counts.into_iter().map(|(name, count)| (key(name), count)));
         }
         Ok(())
     }
@@ -71,18 +72,20 @@ impl Results {
     /// Times all programs, one process after the other: a round.
     pub(crate) fn time(&mut self, lines: &[Line], ours: &Ours, c: &C) -> Result<()> {
         let mut round = Values::new();
-        for locking in Locking::ALL {
+        for set in Set::all() {
             let programs = [
-                (&[Face::C][..], c.command(&[], locking, Face::C)),
-                (OURS, ours.command(&[], locking)),
-                (&[Face::Abi], c.command(&[], locking, Face::Abi)),
+                (&[Face::C][..], c.command(&[], set, Face::C)),
+                (OURS, ours.program(&[], &set.to_string())),
+                (&[Face::Abi], c.command(&[], set, Face::Abi)),
             ];
             for (faces, mut program) in programs {
-                let names = names(lines, locking, faces);
+                let names = names(lines, set, faces);
                 if !names.is_empty() {
                     let values = parse(&run::output(program.arg("ns").args(&names))?)?;
                     complete(&names, &values)?;
-                    round.extend(values.into_iter().map(|(name, ns)| (Key { locking, name }, ns)));
+                    round.extend(
+                        values.into_iter().map(|(name, ns)| (Key { locking: set.locking, name }, ns)),
+                    );
                 }
             }
         }
@@ -107,7 +110,7 @@ impl Results {
         Median::of(self.rounds(line, face))
     }
 
-    /// The median of the rounds' ratios to libmlx5's.
+    /// The median of the rounds' ratios to C's.
     pub(crate) fn ratio(&self, line: &Line, face: Face) -> Option<Median> {
         let (ours, c) = (self.rounds(line, face), self.rounds(line, Face::C));
         Median::of(ours.into_iter().zip(c).map(|(ours, c)| ours / c).collect())
@@ -115,9 +118,9 @@ impl Results {
 }
 
 /// The names of the measurements that a program makes for these lines.
-fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
-    let of_locking = lines.iter().filter(|line| line.locking == locking);
-    let keys = of_locking.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
+fn names(lines: &[Line], set: Set, faces: &[Face]) -> Vec<String> {
+    let of_set = lines.iter().filter(|line| line.set() == set);
+    let keys = of_set.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
     let mut names: Vec<_> = keys.map(|key| key.name).collect();
     names.sort();
     names.dedup();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask bench`: measures the cost of posts and polls on mlx5, for this library and for libmlx5.
+//! `cargo xtask bench`: measures the cost of posts and polls on mlx5 and EFA, for this library, for libmlx5 and for
+//! libefa.
 //!
 //! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] defines which of
 //! their measurements are compared, and [`judge`] the limits of our counts, from the counts recorded in [`data`];
@@ -30,13 +31,13 @@ use exceptions::{EXCEPTIONS, Exception};
 use judge::Judge;
 use measure::Results;
 use programs::{C, Ours};
-use rows::{Face, Key, Line, Locking};
+use rows::{Face, Key, Line, Locking, Set};
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure instructions and nanoseconds of posts and polls on mlx5, for this library and for libmlx5
+/// Measure instructions and nanoseconds of posts and polls on mlx5 and EFA, for this library, for libmlx5 and for libefa
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only rows whose "TITLE xBATCH" contains this; the case of letters is ignored
@@ -54,14 +55,14 @@ pub(crate) struct Args {
     /// Draw the instructions of exclusive queues into this SVG file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Do not count libmlx5: compare with its recorded counts, and exit with status 1 if a row is above
+    /// Do not count libmlx5 and libefa: compare with its recorded counts, and exit with status 1 if a row is above
     /// its limit
     #[arg(long, conflicts_with_all = ["json", "chart", "record"])]
     check: bool,
     /// Count fences, locked instructions and dirtied cache lines of doorbells instead
     #[arg(long, conflicts_with_all = ["json", "chart", "record", "check"])]
     doorbells: bool,
-    /// Write the counts of libmlx5 to xtask/data, and lower the recorded counts of rows that are above their limits
+    /// Write the counts of libmlx5 and libefa to xtask/data, and lower the recorded counts of rows that are above their limits
     #[arg(long)]
     record: bool,
 }
@@ -92,7 +93,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         println!("{}\n", report::table(&lines, locking, &results, &judge));
     }
     println!(
-        "instructions per operation; \"of C\" is the share of libmlx5's (rdma-core {}); ns of C is the median",
+        "instructions per operation; \"of C\" is the share of libmlx5's or libefa's (rdma-core {}); ns of C is the median",
         c.version
     );
     println!(
@@ -114,20 +115,23 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 /// Prints the costs of doorbells besides instructions.
 fn doorbells(lines: &[Line]) -> Result<ExitCode> {
     let (ours, c) = (Ours::build()?, C::build()?);
-    for locking in Locking::ALL {
+    for set in Set::all() {
         let mut found = HashMap::new();
-        let names = doorbell::names(lines, locking, &[Face::Typed, Face::Raw]);
+        let names = doorbell::names(lines, set, &[Face::Typed, Face::Raw]);
         if names.is_empty() {
             continue;
         }
-        found.extend(doorbell::trace(&names, |tool| ours.command(tool, locking))?);
+        found.extend(doorbell::trace(&names, |tool| ours.program(tool, &set.to_string()))?);
         for face in [Face::C, Face::Abi] {
-            let names = doorbell::names(lines, locking, &[face]);
-            found.extend(doorbell::trace(&names, |tool| c.command(tool, locking, face))?);
+            let names = doorbell::names(lines, set, &[face]);
+            if !names.is_empty() {
+                found.extend(doorbell::trace(&names, |tool| c.command(tool, set, face))?);
+            }
         }
-        println!("{}\n", report::doorbells(lines, locking, &found));
+        println!("{}\n", report::doorbells(lines, set, &found));
     }
-    println!("per doorbell: fences / locked instructions / lines of memory dirtied / bytes to the register");
+    println!("per doorbell: fences / locked instructions / lines of memory dirtied / bytes to the register,");
+    println!("and of EFA: / bytes to write-combining memory, and doorbells of a call");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,7 +151,7 @@ fn judged(
     for line in lines {
         for face in Face::OURS {
             let Some(count) = results.instructions(line, face) else { continue };
-            let key = line.key(Face::C).context("a row of libmlx5")?;
+            let key = line.key(Face::C).context("a row of C")?;
             let of_c = c.get(&key).with_context(|| format!("bench-c.tsv has no {:?}", key.name))?;
             if let Some(limit) = judge.limit(line, face, *of_c) {
                 judged.push((*line, face, count, limit));
@@ -157,7 +161,7 @@ fn judged(
     Ok(judged)
 }
 
-/// Whether our counts are within the limits that follow from the recorded counts of libmlx5. Prints the rows that are
+/// Whether our counts are within the limits that follow from the recorded counts of C. Prints the rows that are
 /// not.
 fn passes(lines: &[Line], owned: bool) -> Result<bool> {
     let (ours, program, judge, c) = (Ours::build()?, C::build()?, Judge::read()?, File::C.read()?);
@@ -209,7 +213,7 @@ fn needless(judged: &[(Line, Face, f64, f64)], c: &Counts) -> Vec<&'static str> 
     EXCEPTIONS.iter().filter(is_needless).map(|exception| exception.what).collect()
 }
 
-/// Writes libmlx5's counts, and updates the list of rows that are above their limits.
+/// Writes C's counts, and updates the list of rows that are above their limits.
 fn record(lines: &[Line], results: &Results, judge: &Judge) -> Result<()> {
     let mut c = File::C.read()?;
     for line in lines {

@@ -2,7 +2,7 @@
 //! The programs that are measured: a C program, with rdma-core's library and with this project's, and Rust programs.
 //! All use the fake device of the preload library.
 
-use super::rows::{Face, Locking};
+use super::rows::{Device, Face, Locking, Set};
 use crate::{cargo, dist, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::ffi::OsString;
@@ -18,21 +18,44 @@ const PACKAGES: [&str; 2] = ["libibverbs-dev", "ibverbs-providers"];
 /// Debian's directory of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Our programs, built, and the preload library.
+/// Our programs, built, and the preload libraries.
 pub(crate) struct Ours {
     target: PathBuf,
-    shim: PathBuf,
+    shims: Shims,
 }
 
-/// The C program, built, and the libraries that it runs with.
+/// The preload libraries.
+struct Shims {
+    mlx5: PathBuf,
+    efa: PathBuf,
+}
+
+impl Shims {
+    fn of(&self, device: Device) -> &Path {
+        match device {
+            Device::Mlx5 => &self.mlx5,
+            Device::Efa => &self.efa,
+        }
+    }
+
+    /// Builds them.
+    fn build() -> Result<Self> {
+        let efa = repo_root().join("tests/efa-recorder/device.c");
+        Ok(Self {
+            mlx5: build_shim("shim.so", &["shim.c", "kernel.c"].map(|file| sources().join(file)))?,
+            efa: build_shim("efa-shim.so", &[sources().join("efa/shim.c"), efa])?,
+        })
+    }
+}
+
+/// The C programs, built, and the libraries that they run with.
 pub(crate) struct C {
-    program: PathBuf,
-    shim: PathBuf,
+    folder: PathBuf,
+    shims: Shims,
     /// With rdma-core's libibverbs, and the loader and the libc of all runs.
     libraries: PathBuf,
     /// With this project's libibverbs.
     dist: PathBuf,
-    sysfs: PathBuf,
     /// The version of rdma-core.
     pub(crate) version: String,
 }
@@ -55,33 +78,45 @@ fn gcc() -> Command {
     cmd
 }
 
-/// Builds the preload library.
-fn build_shim() -> Result<PathBuf> {
-    let shim = folder()?.join("shim.so");
+/// Builds a preload library.
+fn build_shim(name: &str, files: &[PathBuf]) -> Result<PathBuf> {
+    let shim = folder()?.join(name);
     let mut cmd = gcc();
-    cmd.args(["-fPIC", "-shared", "-o"]).arg(&shim);
-    run::inherit(cmd.args([sources().join("shim.c"), sources().join("kernel.c")]))?;
+    cmd.args(["-Wno-unused-parameter", "-fPIC", "-shared", "-o"]).arg(&shim);
+    run::inherit(cmd.args(files))?;
     Ok(shim)
 }
 
-/// Makes the directory, in the form of /sys, in which libibverbs finds the fake device.
-fn make_sysfs() -> Result<PathBuf> {
-    let dir = folder()?.join("sysfs");
+/// The folder, in the form of /sys, in which libibverbs finds a device.
+fn sysfs(device: Device) -> Result<PathBuf> {
+    Ok(folder()?.join(match device {
+        Device::Mlx5 => "sysfs",
+        Device::Efa => "sysfs-efa",
+    }))
+}
+
+/// Makes this folder.
+fn make_sysfs(device: Device) -> Result<()> {
+    let dir = sysfs(device)?;
+    let (name, node_type, modalias) = match device {
+        // A ConnectX-6 Dx.
+        Device::Mlx5 => ("mlx5_0", "1: CA", "pci:v000015B3d0000101Dsv000015B3sd00000016bc02sc00i00"),
+        Device::Efa => ("efa_0", "7: unspecified", "pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00"),
+    };
     for (file, text) in [
         ("class/infiniband_verbs/abi_version", "6"),
         ("class/infiniband_verbs/uverbs0/abi_version", "1"),
         // The number that the preload library gives the device file.
         ("class/infiniband_verbs/uverbs0/dev", "231:192"),
-        ("class/infiniband_verbs/uverbs0/ibdev", "mlx5_0"),
-        ("class/infiniband/mlx5_0/node_type", "1: CA"),
-        // A ConnectX-6 Dx.
-        ("class/infiniband/mlx5_0/device/modalias", "pci:v000015B3d0000101Dsv000015B3sd00000016bc02sc00i00"),
+        ("class/infiniband_verbs/uverbs0/ibdev", name),
+        (&*format!("class/infiniband/{name}/node_type"), node_type),
+        (&*format!("class/infiniband/{name}/device/modalias"), modalias),
     ] {
         let path = dir.join(file);
         fs::create_dir_all(path.parent().unwrap_or(&dir))?;
         fs::write(&path, format!("{text}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(dir)
+    Ok(())
 }
 
 impl Ours {
@@ -111,10 +146,10 @@ impl Ours {
             let [built, copy] = [folder()?, target.clone()].map(|folder| folder.join("release").join(name));
             fs::copy(&built, copy).with_context(|| format!("cannot copy {}", built.display()))?;
         }
-        Ok(Self { target: target.join("release"), shim: build_shim()? })
+        Ok(Self { target: target.join("release"), shims: Shims::build()? })
     }
 
-    /// A call of a locking's program, under a tool if there are words before it.
+    /// A call of a locking's program of mlx5, under a tool if there are words before it.
     pub(crate) fn command(&self, tool: &[String], locking: Locking) -> Command {
         self.program(tool, &locking.to_string())
     }
@@ -122,7 +157,8 @@ impl Ours {
     /// As [`Ours::command`], of the program with this name.
     pub(crate) fn program(&self, tool: &[String], name: &str) -> Command {
         let mut cmd = command(tool, &self.target.join(name));
-        cmd.env("LD_PRELOAD", &self.shim);
+        let device = if name.starts_with("efa") { Device::Efa } else { Device::Mlx5 };
+        cmd.env("LD_PRELOAD", self.shims.of(device));
         cmd
     }
 }
@@ -139,22 +175,30 @@ impl C {
             }
             Err(e) => return Err(e),
         };
-        let program = folder()?.join("c-bench");
-        let mut cmd = gcc();
-        cmd.arg("-I").arg(include).arg("-o").arg(&program);
-        cmd.args(["bench.c", "ops.c", "world.c"].map(|file| sources().join(file)));
-        cmd.arg(libraries.join("libibverbs.so.1"));
-        run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
+        for device in [Device::Mlx5, Device::Efa] {
+            make_sysfs(device)?;
+            let program = folder()?.join(Self::program(device));
+            let mut cmd = gcc();
+            cmd.arg("-I").arg(&include).arg("-o").arg(&program);
+            let own = match device {
+                Device::Mlx5 => ["bench.c", "ops.c", "world.c"],
+                Device::Efa => ["efa/bench.c", "efa/ops.c", "efa/world.c"],
+            };
+            cmd.args(["measure.c", "post.c"].iter().chain(&own).map(|file| sources().join(file)));
+            cmd.arg(libraries.join("libibverbs.so.1"));
+            run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
+        }
         let dist = folder()?.join("dist");
         dist::release(&dist)?;
-        Ok(Self {
-            program,
-            shim: build_shim()?,
-            sysfs: make_sysfs()?,
-            version: version(&libraries)?,
-            libraries,
-            dist,
-        })
+        Ok(Self { folder: folder()?, shims: Shims::build()?, version: version(&libraries)?, libraries, dist })
+    }
+
+    /// The file of a device's program.
+    const fn program(device: Device) -> &'static str {
+        match device {
+            Device::Mlx5 => "c-bench",
+            Device::Efa => "efa-bench",
+        }
     }
 
     /// The bytes of the example of a static program, with the release build of this project's library.
@@ -167,21 +211,25 @@ impl C {
         Ok(fs::metadata(&program)?.len())
     }
 
-    /// A call of the program with a locking and the library of a face, under a tool if there are words before it.
-    pub(crate) fn command(&self, tool: &[String], locking: Locking, face: Face) -> Command {
+    /// A call of a program with the library of a face, under a tool if there are words before it.
+    pub(crate) fn command(&self, tool: &[String], Set { device, locking }: Set, face: Face) -> Command {
         // The suite's libc is newer than this machine's, so its own loader starts the program.
         let mut cmd = command(tool, &self.libraries.join("ld-linux-x86-64.so.2"));
-        let (shim, libraries) = (self.shim.display(), self.libraries.display());
+        let (shim, libraries) = (self.shims.of(device).display(), self.libraries.display());
+        let library = device.library();
         let (preload, path) = match face {
             Face::Abi => {
                 let dist = self.dist.display();
-                (format!("{shim}:{dist}/libmlx5.so.1"), format!("{dist}:{libraries}"))
+                (format!("{shim}:{dist}/{library}"), format!("{dist}:{libraries}"))
             }
             // A provider that is loaded already is used, so the folder of providers is not needed.
-            _ => (format!("{shim}:{libraries}/libmlx5.so.1"), libraries.to_string()),
+            _ => (format!("{shim}:{libraries}/{library}"), libraries.to_string()),
         };
         cmd.args(["--preload", &preload, "--library-path", &path]);
-        cmd.arg(&self.program).args([locking.of_c(), face.name()]).env("SYSFS_PATH", &self.sysfs);
+        cmd.arg(self.folder.join(Self::program(device))).args([locking.of_c(), face.name()]);
+        if let Ok(sysfs) = sysfs(device) {
+            cmd.env("SYSFS_PATH", sysfs);
+        }
         cmd
     }
 }

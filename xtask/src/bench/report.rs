@@ -4,7 +4,7 @@
 use super::doorbell::{self, Doorbell};
 use super::judge::{Judge, Verdict};
 use super::measure::{Median, Results};
-use super::rows::{Face, Line, Locking};
+use super::rows::{Device, Face, Line, Locking, Set};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -42,17 +42,23 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
     table
 }
 
-/// The table of doorbells of one locking.
-pub(crate) fn doorbells(lines: &[Line], locking: Locking, found: &HashMap<String, Doorbell>) -> Table {
+/// The table of doorbells of one program.
+pub(crate) fn doorbells(lines: &[Line], set: Set, found: &HashMap<String, Doorbell>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
-    let title = format!("{locking} queues");
+    let title = format!("{set} queues");
     table.set_header([&*title, "C", "C ABI", "typed", "raw"]);
-    for line in lines.iter().filter(|line| line.locking == locking && doorbell::rings(line)) {
+    for line in lines.iter().filter(|line| line.set() == set && doorbell::rings(line)) {
         let cell = |face| {
             let doorbell = found.get(&line.key(face)?.name)?;
-            let Doorbell { fences, locked, lines, register_bytes } = doorbell;
-            Some(format!("{fences:.1} / {locked:.1} / {lines:.1} / {register_bytes:.0}"))
+            let Doorbell { fences, locked, lines, register_bytes, combined_bytes, count } = doorbell;
+            let more = match set.device {
+                Device::Mlx5 => String::new(),
+                Device::Efa => {
+                    format!(" / {combined_bytes:.0}, {:.1}", count * f64::from(line.batch) / doorbell::CHUNK)
+                }
+            };
+            Some(format!("{fences:.1} / {locked:.1} / {lines:.1} / {register_bytes:.0}{more}"))
         };
         let cells = [Face::C, Face::Abi, Face::Typed, Face::Raw].map(|face| cell(face).unwrap_or_default());
         table.add_row([line.title()].into_iter().chain(cells));

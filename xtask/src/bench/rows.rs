@@ -40,10 +40,55 @@ impl fmt::Display for Locking {
     }
 }
 
+/// A fake device, and the drivers of both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Device {
+    /// libmlx5 and our driver for it.
+    Mlx5,
+    /// libefa and our driver for it.
+    Efa,
+}
+
+impl Device {
+    /// C's library.
+    pub(crate) const fn library(self) -> &'static str {
+        match self {
+            Self::Mlx5 => "libmlx5.so.1",
+            Self::Efa => "libefa.so.1",
+        }
+    }
+}
+
+/// What a program measures: a device, with a locking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Set {
+    pub(crate) device: Device,
+    pub(crate) locking: Locking,
+}
+
+impl Set {
+    /// All programs.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        [Device::Mlx5, Device::Efa]
+            .into_iter()
+            .flat_map(|device| Locking::ALL.map(|locking| Self { device, locking }))
+    }
+}
+
+/// Our program.
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.device {
+            Device::Mlx5 => write!(f, "{}", self.locking),
+            Device::Efa => write!(f, "efa-{}", self.locking),
+        }
+    }
+}
+
 /// By which calls a measurement was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Face {
-    /// libmlx5.
+    /// C's library: libmlx5, libefa.
     C,
     /// This project's libibverbs.so.1, called by the same C program.
     Abi,
@@ -132,6 +177,7 @@ pub(crate) struct Row {
     pub(crate) limits: Limits,
     /// Only with exclusive queues.
     pub(crate) exclusive: bool,
+    pub(crate) device: Device,
 }
 
 impl Row {
@@ -166,6 +212,7 @@ const fn row(title: &'static str, c: &'static str, limits: Limits) -> Row {
         batches: &[1, 32],
         limits,
         exclusive: false,
+        device: Device::Mlx5,
     }
 }
 
@@ -188,6 +235,9 @@ impl Row {
     }
     const fn exclusive(self) -> Self {
         Self { exclusive: true, ..self }
+    }
+    const fn efa(self) -> Self {
+        Self { device: Device::Efa, abi: EFA_ABI, ..self }
     }
 }
 
@@ -242,6 +292,22 @@ const OTHERS: &[Row] = &[
         .exclusive(),
 ];
 
+/// Whether this project's libibverbs.so.1 has EFA.
+const EFA_ABI: bool = false;
+
+/// The rows of EFA that the table of posts does not have.
+const EFA: &[Row] = &[
+    row("EFA post_recv", "efa post_recv", Usual).efa(),
+    row("EFA post_recv, 2 entries", "efa post_recv sge2", Usual).efa(),
+    row("EFA poll sends", "efa poll sends", Usual).efa(),
+    row("EFA poll receives", "efa poll receives", Usual).efa(),
+    row("EFA poll empty", "efa poll empty", Usual).batches(&[1]).efa(),
+    row("EFA extended poll sends", "efa start_poll sends", Usual).typed(None).efa(),
+    row("EFA extended poll receives", "efa start_poll receives", Usual).typed(None).efa(),
+    row("EFA extended poll receives, 4 more fields", "efa start_poll receives more", Usual).typed(None).efa(),
+    row("EFA extended poll empty", "efa start_poll empty", Usual).typed(None).batches(&[1]).efa(),
+];
+
 /// The floors of rows of the table of posts, by the name of their measurements.
 const FLOORS: [(&str, &str); 9] = [
     ("post_send rc write", "write"),
@@ -271,7 +337,7 @@ fn row_of(post: &Post) -> Row {
         Call::List => "",
         Call::Builder => "wr_* ",
     };
-    let transport = post.transport.name().to_uppercase();
+    let transport = post.transport.name().to_uppercase().replace('_', " ");
     let title = format!("{call}{transport} {}{data}", post.operation.name().to_uppercase());
     let limits = match post.data {
         _ if KEPT.contains(&c) => Kept,
@@ -284,8 +350,11 @@ fn row_of(post: &Post) -> Row {
 }
 
 /// The table: the posts, in which no operation of a transport can be missing, and the other rows.
-pub(crate) static ROWS: LazyLock<Vec<Row>> =
-    LazyLock::new(|| Post::all().iter().map(row_of).chain(OTHERS.iter().copied()).collect());
+pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let mlx5 = Post::all().iter().map(row_of).chain(OTHERS.iter().copied()).collect::<Vec<_>>();
+    let efa = Post::efa();
+    mlx5.into_iter().chain(efa.iter().map(|post| row_of(post).efa())).chain(EFA.iter().copied()).collect()
+});
 
 /// A row with a batch and a locking.
 #[derive(Clone, Copy, Debug)]
@@ -309,6 +378,11 @@ impl Line {
             }
         }
         lines
+    }
+
+    /// The program that measures it.
+    pub(crate) fn set(&self) -> Set {
+        Set { device: self.row.device, locking: self.locking }
     }
 
     /// The row's title and the batch.
@@ -342,7 +416,8 @@ mod tests {
         let names: Vec<_> = ROWS.iter().filter(|row| row.abi).map(|row| row.c).collect();
         let unique: HashSet<_> = names.iter().copied().collect();
         assert_eq!(unique.len(), names.len());
-        assert_eq!(unique, ROWS.iter().map(|row| row.c).collect());
+        let has_abi = |row: &&Row| row.device == Device::Mlx5 || EFA_ABI;
+        assert_eq!(unique, ROWS.iter().filter(has_abi).map(|row| row.c).collect());
     }
 
     /// The types of QPs by their transports' names.
@@ -388,6 +463,35 @@ mod tests {
         assert!(has("wr dc write", Face::Typed));
     }
 
+    /// As above, of EFA: the operations are those of a device that has all.
+    #[test]
+    fn every_operation_of_efa_has_its_rows() {
+        let lines = Line::selected("");
+        let has = |name: &str, face: Face| {
+            let key = |set: Set, batch| {
+                let name = format!("{} {name} x{batch}", face.name());
+                lines.iter().any(|line| {
+                    line.set() == set
+                        && line.key(face) == Some(Key { locking: set.locking, name: name.clone() })
+                })
+            };
+            let mut sets = Set::all().filter(|set| set.device == Device::Efa);
+            sets.all(|set| [1, 32].into_iter().all(|batch| key(set, batch)))
+        };
+        for (transport, qp_type) in [(Transport::Srd, QpType::Driver), (Transport::EfaUd, QpType::Ud)] {
+            let operations = uverbs_efa::control::opcodes_of(qp_type);
+            assert_eq!(operations.count_ones() as usize, transport.operations().len(), "{transport:?}");
+            for operation in transport.operations() {
+                assert_ne!(operations >> operation.opcode() & 1, 0, "{transport:?} {operation:?}");
+                let (transport, name) = (transport.name(), operation.name());
+                assert!(has(&format!("wr {transport} {name}"), Face::C), "{transport} {name}");
+                assert!(has(&format!("wr {transport} {name}"), Face::Raw), "{transport} {name}");
+                let call = if name.starts_with("send") { "post_send" } else { "wr" };
+                assert!(has(&format!("{call} {transport} {name}"), Face::Typed), "{transport} {name}");
+            }
+        }
+    }
+
     #[test]
     fn the_lengths_and_counts_of_data_have_rows() {
         let names: HashSet<_> = ROWS.iter().map(|row| row.c).collect();
@@ -404,6 +508,9 @@ mod tests {
                 " inline960",
             ] {
                 assert!(names.contains(&*format!("{call} rc write{data}")), "{call}{data}");
+            }
+            for data in ["", " sge2", " inline8", " inline16", " inline32", " inline64"] {
+                assert!(names.contains(&*format!("{call} srd send{data}")), "{call}{data}");
             }
         }
     }

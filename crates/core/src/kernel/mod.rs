@@ -44,7 +44,7 @@ pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
 pub use mapping::{DeviceMapping, Mapping, Protection, page_size};
 #[cfg(not(loom))]
-pub use polled::{Entered, Polled};
+pub use polled::{Entered, EnteredRef, Polled, PolledRef};
 pub use process::Process;
 #[cfg(not(loom))]
 pub use qp_access::{QpAccess, state_word};

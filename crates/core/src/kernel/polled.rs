@@ -8,7 +8,7 @@
 // at a time.
 #![expect(unsafe_code)]
 
-use super::queue_access::{Busy, QueueAccess};
+use super::queue_access::{AccessRef, Busy, QueueAccess};
 use crate::provider::PollError;
 use crate::sync::{ControlBarrier, ProcessMutex};
 use core::cell::UnsafeCell;
@@ -65,6 +65,13 @@ impl<T> Polled<T> {
             drop(inside);
             self.wait(word)?;
         }
+    }
+
+    /// The addresses of its parts, for a loop that enters and leaves.
+    // codegen: reload
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn by_ref(&self) -> PolledRef<'_, T> {
+        PolledRef { shared: self, access: self.access.by_ref() }
     }
 
     /// Waits for the control call that uses the queue.
@@ -147,6 +154,62 @@ impl<T> Polled<T> {
 impl<T> fmt::Debug for Polled<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Polled").field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// The addresses of the parts of a [`Polled`].
+#[derive(Debug)]
+pub struct PolledRef<'q, T> {
+    shared: &'q Polled<T>,
+    access: AccessRef<'q>,
+}
+
+impl<'q, T> PolledRef<'q, T> {
+    /// [`Polled::enter`] and [`Entered::state`]. `leave` what it returns.
+    ///
+    /// # Errors
+    /// As [`Polled::enter`].
+    ///
+    /// # Safety
+    /// As [`Polled::enter`].
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn enter(&self) -> Result<EnteredRef<'q, T>, PollError> {
+        loop {
+            if self.shared.access.needs_fence() {
+                self.shared.access.enter_fenced();
+            }
+            let entered = EnteredRef { shared: self.shared, access: self.access };
+            if self.access.enter_if(OPEN) {
+                return Ok(entered);
+            }
+            let word = self.shared.access.word().load(Ordering::Acquire);
+            drop(entered);
+            self.shared.wait(word)?;
+        }
+    }
+}
+
+/// [`Entered`], by the addresses of a [`PolledRef`].
+#[derive(Debug)]
+#[must_use]
+pub struct EnteredRef<'q, T> {
+    shared: &'q Polled<T>,
+    access: AccessRef<'q>,
+}
+
+impl<T> EnteredRef<'_, T> {
+    /// The state.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn state(&mut self) -> &mut T {
+        // SAFETY: as in `Entered::state`: the only poller (`PolledRef::enter`) is inside and found the word open.
+        unsafe { &mut *self.shared.state.get() }
+    }
+}
+
+impl<T> Drop for EnteredRef<'_, T> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn drop(&mut self) {
+        self.access.leave();
     }
 }
 

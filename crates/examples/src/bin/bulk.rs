@@ -19,7 +19,7 @@ use uverbs_examples::nic::{Joint, Nic, find};
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// RDMA devices; hca0, hca1, ... are software NICs of this process
+    /// RDMA devices; hca0, hca1, ... are software NICs of this process, efa0, efa1, ... software EFAs
     #[arg(short = 'd', long, value_delimiter = ',', default_value = "hca0,hca1", value_name = "DEV")]
     devices: Vec<String>,
     /// Index of the local GID; by default the best one
@@ -117,7 +117,7 @@ fn main() -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         let theirs: Vec<_> =
-            (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(&format!("hca{n}"))).collect();
+            (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(&format!("{}{n}", nic.kind()))).collect();
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| take(&theirs, &listener));
             // The receiver sees the end of the stream if this fails.

@@ -99,7 +99,7 @@ async fn clients(args: &Args, nic: &Nic, servers: Vec<SocketAddr>) -> Result<()>
 fn own_address(nic: &Nic) -> Result<SocketAddr> {
     match nic {
         Nic::Software(hca) => Ok((*hca.addresses().first().context("no address")?, 0).into()),
-        Nic::Machine(_) => bail!("--serve and --connect need addresses of the devices"),
+        Nic::Machine(_) | Nic::SoftwareEfa(_) => bail!("--serve and --connect need addresses of the devices"),
     }
 }
 

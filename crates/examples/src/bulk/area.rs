@@ -98,7 +98,7 @@ impl Area {
             let areas = ports.iter().map(|port| {
                 let file = Arc::new(udmabuf::memfd(u64::from(each) * u64::from(size))?);
                 let exported = match port.nic {
-                    Nic::Software(_) => None,
+                    Nic::Software(_) | Nic::SoftwareEfa(_) => None,
                     Nic::Machine(_) => Some(udmabuf::export(&file)?),
                 };
                 let fd = exported.as_ref().map_or(file.as_fd(), |fd| fd.as_fd());
@@ -157,7 +157,11 @@ impl Area {
                 return Ok((keep(Memory::DmaBuf(buf, file)), region));
             }
         };
-        match lane.qp.bind(window, AccessFlags::REMOTE_WRITE).await {
+        let Some(qp) = lane.qp.connected() else {
+            let error = anyhow::anyhow!("only a connected QP opens windows");
+            return Err(Failure { error, area: Some(keep(Memory::Window(window))) });
+        };
+        match qp.bind(window, AccessFlags::REMOTE_WRITE).await {
             Ok(window) => match window.remote_region() {
                 Some(region) => Ok((keep(Memory::Window(window)), region)),
                 None => {
@@ -178,8 +182,10 @@ impl Area {
     /// The lane has failed.
     pub async fn revoke(self, lane: &Lane) -> Result<Self, Failure> {
         let Self { number, memory } = self;
+        // Without a connection there are no windows.
+        let Some(qp) = lane.qp.connected() else { return Ok(Self { number, memory }) };
         let Memory::Window(window) = memory else { return Ok(Self { number, memory }) };
-        match lane.qp.local_inv(window).await {
+        match qp.local_inv(window).await {
             Ok(window) => Ok(Self { number, memory: Memory::Window(window) }),
             Err(failed) => {
                 let area = failed.returned.map(|window| Self { number, memory: Memory::Window(window) });

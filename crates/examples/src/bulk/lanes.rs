@@ -3,6 +3,7 @@
 //! their sizes and exchange addresses.
 
 use super::Plan;
+use super::lane_qp::{LaneQp, unordered};
 use super::proto::MESSAGE;
 use crate::link::{self, LIMIT, Path};
 use crate::nic::Nic;
@@ -11,7 +12,7 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
-use uverbs::attr::{AccessFlags, MwType};
+use uverbs::attr::{AccessFlags, DriverQp, MwType};
 use uverbs::{AnyDriver, ConnectAttr, Context, Pool, ProtectionDomain, WithDeadline};
 use uverbs_aio::{Dispatcher, DispatcherThread, Link, Listener, Qp};
 use uverbs_cm::ConnParam;
@@ -41,8 +42,8 @@ pub struct Port {
     pub pd: ProtectionDomain,
     /// Whether it has memory windows.
     pub has_windows: bool,
-    dispatcher: Dispatcher,
-    context: Context,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) context: Context,
     _thread: DispatcherThread,
 }
 
@@ -54,7 +55,7 @@ pub struct Lane {
     /// The name of its NIC.
     pub nic: String,
     /// The QP.
-    pub qp: Qp,
+    pub qp: LaneQp,
     /// The domain of the QP.
     pub pd: ProtectionDomain,
     /// Buffers of messages to the other side.
@@ -84,6 +85,7 @@ impl Port {
         let own = match &self.nic {
             Nic::Software(hca) => hca.addresses().first().copied(),
             Nic::Machine(_) => link::source(&self.context, true).map(|address| address.ip()),
+            Nic::SoftwareEfa(_) => None,
         };
         let at = addresses.get(n).copied().or(own);
         let at = at.with_context(|| format!("the address of {} is needed: --cm IP", self.nic.name()))?;
@@ -115,7 +117,7 @@ fn receives(plan: &Plan, nics: usize) -> u32 {
 }
 
 /// The attributes of a connection. A dead lane is noticed after about a second: 134 ms, seven times.
-fn attr(path: Path) -> ConnectAttr {
+pub(super) fn attr(path: Path) -> ConnectAttr {
     link::attr(path, AccessFlags::REMOTE_WRITE).timeout(15)
 }
 
@@ -123,10 +125,11 @@ fn param() -> ConnParam {
     link::param(AccessFlags::REMOTE_WRITE, false)
 }
 
-/// Creates a lane for each QP of the plan, and connects it by `connect`.
+/// Creates a lane for each QP of the plan, and connects it by `connect`. SRD has no connection: there the two sides exchange addresses.
 fn lanes(
     ports: &[Port],
     plan: &Plan,
+    (stream, way): (&TcpStream, &Way),
     mut connect: impl FnMut(usize, &Port, &Qp) -> Result<Option<Link>>,
 ) -> Result<Vec<Arc<Lane>>> {
     let mut lanes = Vec::new();
@@ -136,8 +139,13 @@ fn lanes(
         // A part of a batch has half of the queue, so its messages come back in time.
         let incoming = port.pd.pool(plan.qps * (count + plan.window), MESSAGE as u32)?;
         for _ in 0..plan.qps {
-            let qp = port.dispatcher.qp(&port.pd).depth(plan.depth, count).pool(&incoming).create()?;
-            let link = connect(n, port, &qp)?;
+            let (qp, link) = if port.context.driver_qp() == Some(DriverQp::Srd) {
+                (unordered(port, plan, count, &incoming, stream, way)?, None)
+            } else {
+                let qp = port.dispatcher.qp(&port.pd).depth(plan.depth, count).pool(&incoming).create()?;
+                let link = connect(n, port, &qp)?;
+                (LaneQp::Rc(qp), link)
+            };
             lanes.push(Arc::new(Lane {
                 number: lanes.len() as u32,
                 nic: port.nic.name().to_owned(),
@@ -209,7 +217,7 @@ fn receive_address(stream: &TcpStream) -> Result<SocketAddr> {
 pub fn connect(ports: &[Port], stream: &TcpStream, plan: &Plan, way: &Way) -> Result<Vec<Arc<Lane>>> {
     same_sizes(stream, plan, ports.len(), way)?;
     let mut to = None;
-    lanes(ports, plan, |n, port, qp| match way {
+    lanes(ports, plan, (stream, way), |n, port, qp| match way {
         Way::Exchange(path) => exchange(port, qp, stream, *path),
         Way::Cm(_) => {
             let address = match to {
@@ -232,7 +240,7 @@ pub fn connect(ports: &[Port], stream: &TcpStream, plan: &Plan, way: &Way) -> Re
 pub fn accept(ports: &[Port], stream: &TcpStream, plan: &Plan, way: &Way) -> Result<Vec<Arc<Lane>>> {
     same_sizes(stream, plan, ports.len(), way)?;
     let mut listening: Option<(usize, Listener)> = None;
-    lanes(ports, plan, |n, port, qp| match way {
+    lanes(ports, plan, (stream, way), |n, port, qp| match way {
         Way::Exchange(path) => exchange(port, qp, stream, *path),
         Way::Cm(addresses) => {
             if listening.as_ref().is_none_or(|(of, _)| *of != n) {

@@ -63,8 +63,8 @@ impl Receiver {
         let (area, region) = area.open(lane).await?;
         let grant = Grant { area: area.number(), taken, region };
         open.insert(area.number(), area);
-        let sent = lane.qp.send_inline(&grant.encode()).detach().await;
-        sent.map_err(|failed| Failure { error: failed.error.into(), area: None })
+        let told = lane.qp.tell(&grant.encode()).await;
+        told.map_err(|error| Failure { error: error.into(), area: None })
     }
 
     /// Takes the batch of an area.

@@ -131,17 +131,16 @@ impl Sender {
             Some(data) => data,
             None => self.filled(batch).await?,
         };
-        let mut list = lane.qp.batch();
         let size = u64::from(self.plan.block_size);
+        let mut parts = Vec::with_capacity(self.plan.blocks as usize);
         for block in 0..u64::from(self.plan.blocks) {
             let range = block * size..(block + 1) * size;
             let part = data.slice(range.start as usize..range.end as usize)?;
-            list.write(part, &grant.region.slice(range)?);
+            parts.push((part, grant.region.slice(range)?));
         }
         let mut message = lane.messages.acquire_async().await?;
         message.fill(&Finished { area: grant.area, batch }.encode())?;
-        list.send(message);
-        Ok(list.await?)
+        lane.qp.write_and_tell(parts, message).await
     }
 
     /// Serves a lane until it fails.
@@ -230,7 +229,7 @@ async fn run(sender: &Arc<Sender>, lanes: Vec<Arc<Lane>>, stream: TcpStream) -> 
     let (mut tasks, mut failed) = (JoinSet::new(), Vec::new());
     for (lane, stop) in lanes.into_iter().zip(&stops) {
         // On iWARP, the side that has connected sends the first message.
-        lane.qp.send_inline(b"").detach().await?;
+        lane.qp.tell(b"").await?;
         tasks.spawn(sender.clone().serve(lane, stop.clone()));
     }
     let mut limit = Instant::now() + LIMIT;

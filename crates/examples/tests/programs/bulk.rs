@@ -323,3 +323,46 @@ fn the_program_needs_no_options() {
         assert!(output.status.success() && text.contains("MB/s"), "{output:?}");
     }
 }
+
+/// On EFA nothing has an order: a batch is told when its writes are complete. The areas are opened by the key of the pool.
+#[test]
+fn reliable_datagrams_carry_the_blocks() {
+    use uverbs::efa_device::{EfaDevice, Fabric};
+    let sides = |seed| {
+        let fabric = Fabric::new(seed);
+        fabric.loss(0.01);
+        [0, 1, 2, 3].map(|n| fabric.device(&format!("efa{n}")).build())
+    };
+    let transfer = |efas: [EfaDevice; 4], plan: Plan, disturb: fn(&[EfaDevice; 4])| -> Ends {
+        within(move || {
+            let nics = efas.clone().map(Nic::SoftwareEfa);
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (from, to) = nics.split_at(2);
+            std::thread::scope(|scope| {
+                let plan = &plan;
+                let received = scope.spawn(move || {
+                    let (stream, _) = listener.accept()?;
+                    receiver::receive(to, plan, Kind::Windows, stream, &Way::default())
+                });
+                let sent = scope.spawn(move || sender::send(from, plan, stream, &Way::default()));
+                disturb(&efas);
+                (sent.join().unwrap(), received.join().unwrap())
+            })
+        })
+    };
+    let efas = sides(1);
+    let (sent, received) = transfer(efas.clone(), PLAN, |_| ());
+    assert_eq!((sent.unwrap().failed, received.unwrap()), (vec![], vec![]));
+    assert!(efas.iter().all(|efa| efa.violations().is_empty()));
+    // A NIC of the receiver is removed in the middle: the other one has all batches.
+    let plan = Plan { batches: 2000, ..PLAN };
+    let (sent, received) = transfer(sides(2), plan, |efas| {
+        while efas[2].stat().received < 500 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        efas[2].unplug();
+    });
+    assert_eq!(sent.unwrap().failed.len(), PLAN.qps as usize);
+    assert_eq!(received.unwrap().len(), PLAN.qps as usize);
+}

@@ -19,7 +19,6 @@ use crate::export::qp::{ibv_create_qp, ibv_destroy_qp};
 use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::process::Command;
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use uverbs_hca::Hca;

@@ -17,7 +17,7 @@ mod tests;
 pub use ah::MrInterconnects;
 pub use cq::CqOptions;
 pub use object::{Cq, Qp};
-pub use qp::QpOptions;
+pub use qp::{QpOptions, opcodes_of};
 
 use std::io;
 use std::sync::Arc;

@@ -67,17 +67,25 @@ fn entry_size(wide: bool) -> u32 {
     (if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() }) as u32
 }
 
+const READS: u32 = opcode_bit(WrOpcode::RDMA_READ);
+const WRITES: u32 = opcode_bit(WrOpcode::RDMA_WRITE) | opcode_bit(WrOpcode::RDMA_WRITE_WITH_IMM);
+
+/// The operations of a QP of this type on a device that has all.
+#[must_use]
+pub fn opcodes_of(qp_type: QpType) -> u32 {
+    let sends = opcodes(&[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM]);
+    if qp_type == QpType::Driver { sends | READS | WRITES } else { sends }
+}
+
 impl Efa {
     /// The operations of a QP of this type.
     fn operations(&self, qp_type: QpType) -> u32 {
-        let mut ops = opcodes(&[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM]);
-        if qp_type == QpType::Driver {
-            if self.limits.has_read() {
-                ops |= opcode_bit(WrOpcode::RDMA_READ);
-            }
-            if self.limits.has_write() {
-                ops |= opcodes(&[WrOpcode::RDMA_WRITE, WrOpcode::RDMA_WRITE_WITH_IMM]);
-            }
+        let mut ops = opcodes_of(qp_type);
+        if !self.limits.has_read() {
+            ops &= !READS;
+        }
+        if !self.limits.has_write() {
+            ops &= !WRITES;
         }
         ops
     }

@@ -4,6 +4,7 @@
 // UNSAFETY: posts requests whose memory no device accesses.
 
 use super::{post, sge, to};
+use crate::table::Poster;
 use crate::testing::{Rig, Shape, send_config};
 use crate::{Ah, Completion};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -148,6 +149,36 @@ fn a_removed_device_says_so() {
     assert_eq!(send(&mut rig, 1), Err(PostError::Removed));
 }
 
+/// The table of the completion before is remembered: not beyond the QP.
+#[test]
+fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
+    let shape = Shape::default();
+    let mut one = Rig::new(shape, send_config());
+    for id in 1..3 {
+        send(&mut one, id).unwrap();
+    }
+    let (sent, _) = one.device.take();
+    one.device.complete(0, &one.device.sent(sent[0].req_id));
+    assert_eq!(ids(&mut one), [1]);
+    one.shared.close_all().unwrap();
+    one.shared.detach();
+    one.device.complete(0, &one.device.sent(sent[1].req_id));
+    assert_eq!(ids(&mut one), [0; 0]);
+
+    // Another QP gets its number.
+    let cq = one.cq.shared();
+    let barrier = uverbs_core::sync::ControlBarrier::register();
+    let qp = (shape.qp_num, shape.generation + 1);
+    let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq)).unwrap();
+    assert!(other.attach());
+    let poster = Poster::new(&other.send);
+    let number = poster.slots().prepare(0, 77);
+    poster.slots().publish(0);
+    one.device.complete(0, &one.device.sent(number));
+    one.device.complete(0, &one.device.sent(sent[1].req_id));
+    assert_eq!(ids(&mut one), [77], "the late completion of the first QP is left out");
+}
+
 #[test]
 fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     let mut one = rig();
@@ -162,8 +193,9 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     );
     let other = other.unwrap();
     assert!(other.attach());
-    let other_number = other.send.prepare(0, 77);
-    other.send.publish(0);
+    let poster = Poster::new(&other.send);
+    let other_number = poster.slots().prepare(0, 77);
+    poster.slots().publish(0);
 
     for id in 0..8 {
         send(&mut one, id).unwrap();
@@ -179,8 +211,8 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     one.shared.detach();
     // The device writes a whole round to the ring, which has room for it.
     for position in 1..17 {
-        let number = other.send.prepare(position, position.into());
-        other.send.publish(position);
+        let number = poster.slots().prepare(position, position.into());
+        poster.slots().publish(position);
         one.device.complete(0, &crate::testing::Entry { req_id: number, ..entry });
         if position == 1 {
             assert_eq!(ids(&mut one), [77, 1], "what is kept comes first");

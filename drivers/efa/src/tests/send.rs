@@ -49,6 +49,22 @@ fn expected(op: u8) -> Sent {
 }
 
 #[test]
+fn inline_data_of_every_length_are_copied() {
+    let ah = handle(Ah(0x1234));
+    let bytes: Vec<u8> = (1..=80).collect();
+    for length in 0..=80 {
+        let data = &bytes[..length];
+        let sent = seen(wide(), send_config(), to(&ah, Wr::new(1, Op::Send).inline(data))).unwrap();
+        assert_eq!(sent.inline.as_deref(), Some(data), "{length}");
+        // The second buffer begins where the first one ends.
+        let (one, two) = data.split_at(length / 3);
+        let bufs = [one, two];
+        let wr = Wr::new(1, Op::Send).data(Data::Inline(Inline::List(&bufs)));
+        assert_eq!(seen(wide(), send_config(), to(&ah, wr)).unwrap(), sent, "{length}");
+    }
+}
+
+#[test]
 fn every_operation_has_its_entry() {
     let ah = handle(Ah(0x1234));
     let two = [sge(0x1000_0000_0000, 5, 0xff_1234), sge(0x2000, 0x8000_0000, 7)];

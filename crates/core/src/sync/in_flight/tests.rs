@@ -95,6 +95,23 @@ fn another_tag_finds_no_vacant_slot() {
     assert_eq!(slab.take(first), Some(1));
 }
 
+/// What a batch has inserted is what the count says, without the slots of values that stay.
+#[test]
+fn skipped_slots_are_counted() {
+    let slab = InFlight::new(4, 5, TAG);
+    assert_eq!(insert(&slab, 0), Some(slab.number(0)));
+    let others: Vec<_> = (1..4).map(|i| insert(&slab, i).unwrap()).collect();
+    assert_eq!((slab.skipped_since(0), slab.skipped_since(2 * STEP)), (0, 0));
+    assert!(others.into_iter().all(|number| slab.take(number).is_some()));
+    let first = slab.next_count();
+    assert_eq!(slab.skipped_since(first), 0);
+    (0..3).for_each(|i| assert!(insert_anywhere(&slab, i).is_some()));
+    assert_eq!(slab.next_count().wrapping_sub(first) / STEP, 4);
+    assert_eq!(slab.skipped_since(first), 1, "the slot of the first value");
+    assert!(insert_anywhere(&slab, 9).is_none());
+    assert_eq!(slab.skipped_since(slab.next_count()), 0);
+}
+
 #[test]
 fn a_full_slab_has_no_vacant_slot() {
     let slab = InFlight::new(2, 5, TAG);
