@@ -337,25 +337,29 @@ impl<D: Driver> Flight<D> {
         }
     }
 
-    /// Drops what was inserted from this count on.
+    /// Drops what was inserted from this count on, of which nothing was posted.
+    ///
+    /// # Safety
+    /// This thread is the only poster.
     #[cold]
     #[inline(never)]
-    pub(super) fn drop_from(&self, mut count: u32) {
-        let end = self.slab.next_count();
-        while count != end {
-            self.drop_entry(self.slab.number(count));
-            count = count.wrapping_add(STEP);
-        }
+    pub(super) unsafe fn drop_from(&self, count: u32) {
+        // SAFETY: the contract of this function.
+        unsafe { self.slab.take_from(count, Entry::release) }
     }
 
     /// As [`drop_from`](Self::drop_from), of a batch that was neither completed nor aborted.
+    ///
+    /// # Safety
+    /// As [`drop_from`](Self::drop_from).
     #[cold]
     #[inline(never)]
-    pub(super) fn dropped_from(&self, count: u32) {
+    pub(super) unsafe fn dropped_from(&self, count: u32) {
         if count != self.slab.next_count() || self.refused().is_some() {
             self.label.dropped();
         }
-        self.drop_from(count);
+        // SAFETY: the contract of this function.
+        unsafe { self.drop_from(count) }
     }
 
     /// Drops an entry, if it is there.

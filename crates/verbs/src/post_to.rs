@@ -39,7 +39,8 @@ impl<D: Driver> Drop for Undo<'_, D> {
 #[cold]
 #[inline(never)]
 unsafe fn dropped<D: Driver>(flight: &Flight<D>, first: u32) {
-    flight.dropped_from(first);
+    // SAFETY: the contract of this function.
+    unsafe { flight.dropped_from(first) };
     // SAFETY: the contract of this function.
     unsafe { flight.slab.retract(first) };
 }
@@ -68,7 +69,8 @@ unsafe fn failed<D: Driver>(flight: &Flight<D>, first: u32, error: PostError) ->
 #[cold]
 #[inline(never)]
 unsafe fn undo<D: Driver>(flight: &Flight<D>, first: u32) {
-    flight.drop_from(first);
+    // SAFETY: the contract of this function.
+    unsafe { flight.drop_from(first) };
     // SAFETY: the contract of this function.
     unsafe { flight.slab.retract(first) };
 }

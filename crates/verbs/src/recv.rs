@@ -145,7 +145,8 @@ impl<D: Driver> Drop for Undo<'_, D> {
     // codegen: drop
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
-        self.flight.dropped_from(self.first);
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        unsafe { self.flight.dropped_from(self.first) };
     }
 }
 
@@ -169,8 +170,8 @@ impl<D: Driver> Undo<'_, D> {
     #[cold]
     #[inline(never)]
     fn abort(self) {
-        // Counts that were skipped have no values: the receives in their slots are those of an earlier lap.
-        self.flight.drop_from(self.first);
+        // SAFETY: the batch borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster.
+        unsafe { self.flight.drop_from(self.first) };
         core::mem::forget(self);
     }
 }

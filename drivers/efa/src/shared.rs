@@ -40,28 +40,33 @@ pub struct QpShared {
 }
 
 impl QpShared {
-    /// The state of a QP in `state`, with tables for this many requests. Its CQs do not know it yet.
+    /// The state of a QP in `state`, with tables for this many requests, whose numbers are `from` these on. Its CQs do not know it yet.
     ///
     /// # Errors
     /// There is no memory for the words of posters and control calls.
     pub fn create(
         state: QpState,
         barrier: ControlBarrier,
-        (qp_num, generation): (u16, u16),
+        (qp_num, from): (u16, [u16; 2]),
         (sends, receives): (u32, u32),
         (send_cq, recv_cq): (&Arc<CqShared>, &Arc<CqShared>),
     ) -> io::Result<Self> {
         Ok(Self {
             access: QpAccess::new(state, barrier)?,
-            send: Arc::new(Table::new(sends, (qp_num, generation))),
-            recv: Arc::new(Table::new(receives, (qp_num, generation))),
+            send: Arc::new(Table::new(sends, (qp_num, from[0]))),
+            recv: Arc::new(Table::new(receives, (qp_num, from[1]))),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
         })
     }
 
-    fn qp_num(&self) -> u16 {
+    pub(crate) fn qp_num(&self) -> u16 {
         self.send.qp_num()
+    }
+
+    /// The numbers of requests from which on a later QP with this QP number may use them.
+    pub(crate) fn behind(&self) -> [u16; 2] {
+        [self.send.behind(), self.recv.behind()]
     }
 
     /// The state that was stored last.

@@ -2,7 +2,8 @@
 //! The requests of a queue that the device has, by the number that it reports: 16 bits, with completions in any order.
 //!
 //! The low bits of a number are the index of a slot, with the `wr_id`; the others are the generation of the queue, which is another one
-//! after each reset, and in each QP that gets the same QP number. So a late completion of an earlier queue finds nothing.
+//! after each reset, and in each QP that gets the same QP number, whatever the lengths of their queues ([`Table::behind`]). So a late
+//! completion of an earlier queue finds nothing, until there were so many that the 16 bits come around.
 //!
 //! Free numbers are in a ring. The poller of the queue's CQ puts the number of each completion at its end, and the poster takes from its
 //! start, so neither needs a lock: the end of the ring is also the position up to which may be posted. A number is in the ring, or
@@ -50,9 +51,10 @@ impl Table {
     /// The most requests that a queue can have.
     pub(crate) const MAX: u32 = 1 << 16;
 
-    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number and generation.
+    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number. Its generation is the first from this number
+    /// of a request on.
     #[must_use]
-    pub(crate) fn new(capacity: u32, (qp_num, generation): (u16, u16)) -> Self {
+    pub(crate) fn new(capacity: u32, (qp_num, from): (u16, u16)) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
@@ -63,8 +65,7 @@ impl Table {
             qp_num,
             capacity,
             end: AtomicU32::new(0),
-            // The product of both is less than 2^32, and its low 16 bits are the generation above the index.
-            generation: AtomicU32::new((u32::from(generation) * len) & 0xffff),
+            generation: AtomicU32::new(u32::from(from).next_multiple_of(len) & 0xffff),
         };
         table.fill();
         table
@@ -97,6 +98,11 @@ impl Table {
         let next = (self.generation.load(Ordering::Relaxed) + self.mask + 1) & 0xffff;
         self.generation.store(next, Ordering::Relaxed);
         self.fill();
+    }
+
+    /// The number behind those of this generation: earlier generations and their tables had the numbers before it.
+    pub(crate) fn behind(&self) -> u16 {
+        (self.generation.load(Ordering::Relaxed) + self.mask + 1) as u16
     }
 
     /// The element of an array that belongs to a number or position.
@@ -260,15 +266,15 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
-    fn both(capacity: u32, generation: u16) -> (Arc<Table>, Poster) {
-        let table = Arc::new(Table::new(capacity, (1, generation)));
+    fn both(capacity: u32, from: u16) -> (Arc<Table>, Poster) {
+        let table = Arc::new(Table::new(capacity, (1, from)));
         let poster = Poster::new(&table);
         (table, poster)
     }
 
     #[test]
     fn numbers_are_given_again_in_the_order_of_completions() {
-        let (table, poster) = both(3, 5);
+        let (table, poster) = both(3, 17);
         let post = |position, wr_id| {
             let number = poster.slots().prepare(position, wr_id);
             poster.slots().publish(position);
@@ -285,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_number_is_found_once_and_only_if_it_was_published() {
-        let (table, poster) = both(4, 0xffff);
+        let (table, poster) = both(4, 0xfffc);
         let number = poster.slots().prepare(0, 7);
         assert_eq!(table.take(number), None, "not published");
         poster.slots().publish(0);
@@ -297,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_reset_ends_a_generation() {
-        let (table, poster) = both(4, 0xffff);
+        let (table, poster) = both(4, 0xfffc);
         let old = poster.slots().prepare(0, 7);
         poster.slots().publish(0);
         assert!(table.is_current(old));
@@ -306,6 +312,25 @@ mod tests {
         let new = poster.slots().prepare(0, 8);
         poster.slots().publish(0);
         assert_eq!((new, table.take(new)), (0, Some(8)), "the generation wraps");
+    }
+
+    /// The tables of QPs with one QP number, of any lengths, one after the other.
+    #[test]
+    fn a_later_table_has_other_numbers() {
+        let (mut from, mut seen) = (1, HashSet::new());
+        for (len, resets) in [(32, 0), (16, 2), (64, 1), (1, 3), (128, 0)] {
+            let (table, poster) = both(len, from);
+            for life in 0..=resets {
+                if life > 0 {
+                    table.reset();
+                }
+                for position in 0..len {
+                    assert!(seen.insert(poster.slots().prepare(position, 0)), "of a table of {len}");
+                }
+            }
+            from = table.behind();
+        }
+        assert_eq!(both(4, 0xfffd).1.slots().prepare(0, 0), 0, "they come around");
     }
 
     #[test]

@@ -208,7 +208,11 @@ impl Rig {
         let shared = QpShared::create(
             state,
             barrier,
-            (shape.qp_num, shape.generation),
+            (
+                shape.qp_num,
+                [shape.sends, shape.receives]
+                    .map(|len| shape.generation.wrapping_mul(len.next_power_of_two() as u16)),
+            ),
             (shape.sends, shape.receives),
             (queue.shared(), queue.shared()),
         );

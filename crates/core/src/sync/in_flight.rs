@@ -25,7 +25,7 @@
 //! - The state of a free slot is the tag of the slab, which the poster has to present. If the tag is what the memory of a work
 //!   request must agree with (its protection domain), one compare checks that, too.
 //! - All states are odd, except that of a value that `take` finds. An odd number finds the guard of a slot in place of its state,
-//!   a word that is always 0. So a `take` compares once, with no check whether the number is one at all.
+//!   a word that is never odd. So a `take` compares once, with no check whether the number is one at all.
 #![expect(unsafe_code)]
 // UNSAFETY: values in slots that a state machine protects; checked by loom.
 
@@ -63,10 +63,16 @@ pub const TAG_BITS: u64 = GUARD as u64 | EMPTY;
 const _: () = assert!(BUSY & TAG_BITS == TAG_BITS);
 const _: () = assert!(TAG_BITS < STEP as u64, "bits that no count has");
 
+/// The guard of a slot that was passed over at the count of a number, while it had a value with this number. It is even, and not 0.
+#[cfg(not(loom))]
+const fn mark_of(number: u64) -> u64 {
+    number | EMPTY
+}
+
 #[repr(C, align(32))]
 struct Slot<T> {
     state: AtomicU64,
-    /// Always 0, which no number with the bit [`GUARD`] is.
+    /// Never odd, as a number with the bit [`GUARD`] is: 0, or the [mark](mark_of) of [`InFlight::pass_over`].
     #[cfg(not(loom))]
     guard: AtomicU64,
     /// Initialised while the slot is occupied or busy.
@@ -254,20 +260,52 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Makes the next free slot that of the next insertion, if [`vacant`](Self::vacant) has found none. `false` if there is none.
+    /// Makes the next free slot that of the next insertion, if [`vacant`](Self::vacant) has found none. `false` if there is none: then
+    /// the next count is that of before, so that a batch that is refused again and again does not come around to older counts.
     ///
     /// # Safety
     /// As [`vacant`](Self::vacant).
     #[cold]
     #[inline(never)]
     pub unsafe fn skip(&self) -> bool {
-        self.slots.iter().skip(1).any(|_| {
-            let next = self.next_count().wrapping_add(STEP);
-            self.next.store(next, Ordering::Relaxed);
+        let first = self.next_count();
+        let mut next = first;
+        for _ in 1..self.slots.len() {
             // SAFETY: a count is a multiple of `STEP`, so this is a slot.
+            self.pass_over(unsafe { &*self.slot(next.into()) }, next);
+            next = next.wrapping_add(STEP);
+            // SAFETY: as above.
             let slot = unsafe { &*self.slot(next.into()) };
-            slot.state.load(Ordering::Acquire) == self.tag
-        })
+            if slot.state.load(Ordering::Acquire) == self.tag {
+                self.next.store(next, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A slot is skipped. If its value came when the counts were here the last time, it has the number of this count: it is marked, so that
+    /// it is not taken for one that was inserted now.
+    fn pass_over(&self, slot: &Slot<T>, count: u32) {
+        let number = self.number(count);
+        #[cfg(not(loom))]
+        {
+            let is_old = slot.state.load(Ordering::Relaxed) & !SCOPED == number;
+            slot.guard.store(if is_old { mark_of(number) } else { 0 }, Ordering::Relaxed);
+        }
+        #[cfg(loom)]
+        assert_ne!(slot.state.load(Ordering::Relaxed) & !SCOPED, number, "the models do not come around");
+    }
+
+    /// Whether the slot of a number was skipped, though its value has this number.
+    fn is_passed_over(&self, slot: &Slot<T>, number: u64) -> bool {
+        #[cfg(not(loom))]
+        return slot.guard.load(Ordering::Relaxed) == mark_of(number);
+        #[cfg(loom)]
+        return {
+            let _ = (slot, number);
+            false
+        };
     }
 
     /// How many of the slots from the count `first` to the next insertion were [skipped](Self::skip), if no value that was inserted since
@@ -279,9 +317,28 @@ impl<T> InFlight<T> {
         let is_skipped = |number: &u64| {
             // SAFETY: a count is a multiple of `STEP`, so this is a slot.
             let slot = unsafe { &*self.slot(*number) };
-            slot.state.load(Ordering::Relaxed) & !SCOPED != *number
+            slot.state.load(Ordering::Relaxed) & !SCOPED != *number || self.is_passed_over(slot, *number)
         };
         numbers.filter(is_skipped).count() as u32
+    }
+
+    /// Takes the values that were inserted from the count `first` on, of which none was taken, and passes them to `f`: those of a batch that
+    /// is not posted. Slots that were [skipped](Self::skip) keep their values, which are older.
+    ///
+    /// # Safety
+    /// As [`vacant`](Self::vacant).
+    pub unsafe fn take_from(&self, first: u32, mut f: impl FnMut(T)) {
+        let (mut count, end) = (first, self.next_count());
+        while count != end {
+            let number = self.number(count);
+            // SAFETY: a count is a multiple of `STEP`, so this is a slot.
+            if !self.is_passed_over(unsafe { &*self.slot(number) }, number)
+                && let Some(value) = self.take_any(number)
+            {
+                f(value);
+            }
+            count = count.wrapping_add(STEP);
+        }
     }
 
     /// Makes `count` the next one again, after the values from it on were taken because they were not posted.
@@ -319,7 +376,7 @@ impl<T> InFlight<T> {
         // SAFETY: the pointer is that of `slot`.
         let state = unsafe { self.state(place) };
         // Acquire pairs with the Release of `fill`: the value was written before. If `number` is odd, `occupied` is, too, and is
-        // compared with a guard, which is 0. Otherwise `occupied` is not the state of an empty slot, which has `TAG_BITS`. So a
+        // compared with a guard, which is even. Otherwise `occupied` is not the state of an empty slot, which has `TAG_BITS`. So a
         // success is that of a slot with a value.
         if state.compare_exchange(occupied, BUSY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;

@@ -46,7 +46,7 @@ impl Device {
         if self.pds.free(pd.into()) { Ok(()) } else { Err(Refusal::Illegal) }
     }
 
-    fn check_pd(&self, pd: u16) -> Result<(), Refusal> {
+    pub(crate) fn check_pd(&self, pd: u16) -> Result<(), Refusal> {
         if self.pds.has(pd.into()) { Ok(()) } else { Err(Refusal::Illegal) }
     }
 

@@ -27,7 +27,8 @@ const LATENCY: u64 = 10_000;
 const TIMEOUT: u64 = 1_000_000;
 const DOUBLED: u32 = 6;
 const REPEATS: u32 = 10;
-/// The pause before a message that found no receive is sent again, ns.
+/// The pause before a message that found no receive is sent again, and before one is tried again for which too many to its peer were
+/// outstanding, ns.
 const PAUSE: u64 = 100_000;
 /// [`Qp::rnr_retry`] without a limit.
 const FOR_EVER: u8 = 7;
@@ -238,7 +239,10 @@ impl Device {
 
     fn set_timer(&self, port: &mut Port<'_>, qp: &mut Qp) {
         let answers = qp.flights.values().map(|flight| flight.deadline);
-        match answers.chain(qp.paused.iter().map(|(at, _)| *at)).min() {
+        // A message may wait for those of other QPs, if too many to its peer are outstanding: no answer tells this QP of their end.
+        let is_blocked = qp.flights.is_empty() && !qp.queued.is_empty();
+        let looks = is_blocked.then(|| port.now.saturating_add(PAUSE));
+        match answers.chain(qp.paused.iter().map(|(at, _)| *at)).chain(looks).min() {
             Some(at) => qp.timer.arm(port, qp.index().into(), at),
             None => qp.timer.deadline = None,
         }
@@ -273,7 +277,7 @@ impl Device {
 
     /// Whether all that a QP waits for are receives, and without a limit of retries.
     pub(crate) fn waits_for_receives(qp: &Qp) -> Option<bool> {
-        let is_waiting = qp.flights.is_empty() && !qp.paused.is_empty();
+        let is_waiting = qp.flights.is_empty() && qp.queued.is_empty() && !qp.paused.is_empty();
         is_waiting.then_some(qp.rnr_retry == FOR_EVER)
     }
 

@@ -85,7 +85,7 @@ impl Function {
             EFA_ADMIN_DEREG_MR => {
                 let DeregMrCmd { l_key, .. } = command(entry)?;
                 device.dereg_mr(l_key).map_err(Refusal::status)?;
-                self.pages.remove(&l_key);
+                self.used_pages -= self.pages.remove(&l_key).unwrap_or(0);
                 DONE
             }
             EFA_ADMIN_CREATE_CQ => self.create_cq(device, &command(entry)?),
@@ -262,11 +262,12 @@ impl Function {
         let count = offset.checked_add(cmd.mr_length).map(|end| end.div_ceil(1 << shift));
         let count = count.filter(|n| cmd.page_num == 0 || *n == u64::from(cmd.page_num));
         let count = count.filter(|n| *n <= Caps::MAX_PAGES.into()).ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?;
-        let used: u64 = self.pages.values().sum();
         if is_physical || shift < 12 {
             return Err(EFA_ADMIN_ILLEGAL_PARAMETER);
         }
-        if used + count > MAX_PAGES {
+        // Before the list is read, which may be long.
+        device.check_pd(cmd.pd).map_err(Refusal::status)?;
+        if self.used_pages + count > MAX_PAGES {
             return Err(Refusal::NoResources.status());
         }
         let pages = self.page_list(cmd, count as usize).ok_or(EFA_ADMIN_ILLEGAL_PARAMETER)?;
@@ -281,6 +282,7 @@ impl Function {
         let keys = device.reg_mr(cmd.pd, memory, cmd.iova, access).map_err(Refusal::status)?;
         let Keys { lkey: l_key, rkey: r_key } = keys;
         self.pages.insert(l_key, count);
+        self.used_pages += count;
         Ok(answer(&RegMrResp { l_key, r_key, ..RegMrResp::default() }))
     }
 

@@ -47,6 +47,10 @@ const CQ_BELL: u64 = 0xc0;
 /// The entries of all page lists of a function.
 const MAX_PAGES: u64 = 1 << 24;
 
+/// Commands of the longest admin queue. All of them may be executed at a doorbell, and each may read a list of [`Caps::MAX_PAGES`] entries,
+/// while other devices of the fabric wait. The kernel's driver has 64 (`EFA_ADMIN_QUEUE_DEPTH`).
+const MAX_COMMANDS: u32 = 128;
+
 /// The registers that the driver sets.
 #[derive(Debug, Default)]
 struct Registers {
@@ -86,6 +90,8 @@ pub struct Function {
     slot_of_qps: BTreeMap<u16, u32>,
     /// The entries of page lists of each region.
     pages: BTreeMap<u32, u64>,
+    /// Those of all regions.
+    used_pages: u64,
 }
 
 impl Function {
@@ -109,6 +115,7 @@ impl Function {
             slots: Numbers::new(0..Caps::MAX_QP.into()),
             slot_of_qps: BTreeMap::new(),
             pages: BTreeMap::new(),
+            used_pages: 0,
         }
     }
 

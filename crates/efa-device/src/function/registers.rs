@@ -3,7 +3,7 @@
 
 use super::admin::{AdminQueue, ENTRY};
 use super::events::EventRing;
-use super::{CQ_BELL, Caps, Function, PAGE, RQ_BELL, Registers, SQ_BELL};
+use super::{CQ_BELL, Caps, Function, MAX_COMMANDS, PAGE, RQ_BELL, Registers, SQ_BELL};
 use crate::device::{Device, Port};
 use std::collections::BTreeMap;
 use uverbs_efa_hw::regs::{
@@ -106,7 +106,9 @@ impl Function {
         let registers = &self.registers;
         // The entry's size has 16 bits in one register, and 8 bits in the other one.
         let (depth, completions) = (ring(registers.aq_caps, 16), ring(registers.acq_caps & 0xff_ffff, 16));
-        if depth != 0 && completions != 0 {
+        if depth > MAX_COMMANDS {
+            self.has_failed = true;
+        } else if depth != 0 && completions != 0 {
             let ring =
                 EventRing { base: address(registers.acq_base), depth: completions, ..EventRing::default() };
             self.admin = AdminQueue {
@@ -132,6 +134,7 @@ impl Function {
         (self.admin, self.aenq) = (AdminQueue::default(), EventRing::default());
         (self.eqs, self.eq_of_cqs, self.slot_of_qps, self.pages) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        self.used_pages = 0;
         self.eq_numbers = Numbers::new(0..Caps::MAX_EQ.into());
         self.slots = Numbers::new(0..Caps::MAX_QP.into());
     }

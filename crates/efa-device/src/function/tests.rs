@@ -519,6 +519,33 @@ fn signs_of_life_are_events_that_the_driver_must_request() {
     assert_eq!((0..20).filter(|_| alive(&driver)).count(), 16);
 }
 
+/// What one doorbell of a guest makes the device do is limited, and no command counts the entries of all regions.
+#[test]
+fn commands_and_page_lists_are_limited() {
+    let fabric = Fabric::deterministic(1);
+    let mut driver = Driver::new(&fabric, "efa_0");
+    let pd = driver.ok::<AllocPdResp>(EFA_ADMIN_ALLOC_PD, &NOTHING).pd;
+    let used = |driver: &Driver| driver.enter(|_, function, _| function.used_pages);
+    let (first, second) = (driver.reg(pd, DATA).1, driver.reg(pd, DATA).1);
+    assert_eq!(used(&driver), 2);
+    // There is no such domain: the list, which has no memory, is not read.
+    let flags = EFA_ADMIN_AQ_COMMON_DESC_CTRL_DATA_MASK;
+    let wrong = RegMrCmd { pd: pd + 1, mr_length: 4096, flags: 12, page_num: 1, ..RegMrCmd::default() };
+    let indirect = AqCommonDesc { flags, ..NOTHING };
+    let cmd = RegMrCmd { aq_common_desc: indirect, ..wrong };
+    assert_eq!((driver.status(EFA_ADMIN_REG_MR, &cmd), used(&driver)), (EFA_ADMIN_ILLEGAL_PARAMETER, 2));
+    for (left, l_key) in [(1, first.l_key), (0, second.l_key)] {
+        driver.ok::<AcqCommonDesc>(EFA_ADMIN_DEREG_MR, &DeregMrCmd { l_key, ..DeregMrCmd::default() });
+        assert_eq!(used(&driver), left);
+    }
+    driver.reg(pd, DATA);
+    driver.start();
+    assert_eq!(used(&driver), 0);
+    assert!(driver.read(EFA_REGS_DEV_STS_OFF) & EFA_REGS_DEV_STS_FATAL_ERROR_MASK == 0);
+    driver.write(EFA_REGS_AQ_CAPS_OFF, 0xffff | 64 << 16);
+    assert!(driver.read(EFA_REGS_DEV_STS_OFF) & EFA_REGS_DEV_STS_FATAL_ERROR_MASK != 0);
+}
+
 #[test]
 fn a_command_outside_of_the_ring_is_a_fatal_error() {
     let fabric = Fabric::deterministic(1);

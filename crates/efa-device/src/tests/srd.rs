@@ -254,6 +254,38 @@ fn no_more_requests_are_begun_than_the_queue_has_entries() {
     assert_eq!(a.violations().len(), 1, "the doorbell behind the ring");
 }
 
+/// Too many messages to a device are outstanding, of other QPs.
+#[test]
+fn a_message_that_waits_for_other_qps_is_sent_after_them() {
+    const BEGUN: usize = 4096 / DEPTH as usize;
+    let (fabric, a, b) = pair(3);
+    let y = End::new(&b, Shape::default());
+    let mut ends: Vec<(End, u16)> = (0..=BEGUN)
+        .map(|_| {
+            let x = End::new(&a, Shape::default());
+            let to_y = x.ah_to(&y);
+            (x, to_y)
+        })
+        .collect();
+    b.set_link_up(false);
+    for (x, to_y) in &mut ends {
+        for i in 0..DEPTH as u16 {
+            let meta = TxMetaDesc { length: 1, ..x.meta(i, EFA_IO_SEND, &y, *to_y) };
+            let buffer = x.buffer(0, 1);
+            x.write_entry(meta, buffer.as_bytes());
+        }
+        x.ring_send(DEPTH);
+    }
+    b.set_link_up(true);
+    for _ in 0..8 {
+        fabric.run();
+    }
+    for (x, _) in &mut ends {
+        let statuses: Vec<u8> = x.all().iter().map(|done| done.status).collect();
+        assert_eq!(statuses, vec![RNR; DEPTH as usize], "of qp {:#x}", x.qpn);
+    }
+}
+
 #[test]
 fn two_processes_share_a_fabric() {
     let path = std::env::temp_dir().join(format!("uverbs-efa-{}", std::process::id()));

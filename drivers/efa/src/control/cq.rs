@@ -106,7 +106,7 @@ impl Efa {
         } else {
             None
         };
-        CompletionQueue::new(CqState::new(ring, self.generations.len() as u32), self.barrier, doorbell)
+        CompletionQueue::new(CqState::new(ring, self.qp_numbers), self.barrier, doorbell)
             .map_err(|e| no_memory(VERB, &e))
     }
 

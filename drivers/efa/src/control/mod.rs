@@ -19,7 +19,6 @@ pub use cq::CqOptions;
 pub use object::{Cq, Qp};
 pub use qp::{QpOptions, opcodes_of};
 
-use core::sync::atomic::{AtomicU16, Ordering};
 use std::io;
 use std::sync::Arc;
 use uverbs_core::attr::DeviceAttr;
@@ -43,10 +42,19 @@ pub struct Efa {
     /// How control calls stop posters and pollers.
     barrier: ControlBarrier,
     limits: Limits,
-    /// How many QPs there were of each number, modulo the length.
-    generations: Box<[AtomicU16]>,
+    /// The numbers of QPs that are different, a power of two.
+    qp_numbers: u32,
     /// Held while a QP is created, and while one is destroyed and its completions are removed: the device may use the number again.
-    numbers: Arc<ProcessMutex<()>>,
+    numbers: Arc<Numbers>,
+}
+
+/// By the QP number, modulo the length: the numbers of requests from which on the queues of the next QP may use them.
+type Numbers = ProcessMutex<Box<[[u16; 2]]>>;
+
+/// The element of [`Numbers`] of a QP number.
+fn of_number(numbers: &mut [[u16; 2]], qp_num: u16) -> Option<&mut [u16; 2]> {
+    let mask = numbers.len().wrapping_sub(1);
+    numbers.get_mut(usize::from(qp_num) & mask)
 }
 
 /// What the device has: `efadv_query_device`, and the limits of its queues.
@@ -162,10 +170,11 @@ impl Efa {
             (limits.max_sq_sge, limits.max_rq_sge) = (sge, sge);
         }
         limits.max_rdma_sge = u16::try_from(attr.max_sge_rd).unwrap_or(u16::MAX);
-        let numbers = attr.max_qp.clamp(1, 1 << 16).next_power_of_two();
-        let generations = (0..numbers).map(|_| AtomicU16::new(0)).collect();
+        let qp_numbers = attr.max_qp.clamp(1, 1 << 16).next_power_of_two();
+        // The first QP does not begin with the number 0, so that an entry of zeros is that of no request.
+        let numbers = Arc::new(Numbers::new(vec![[1; 2]; qp_numbers as usize].into()));
         let barrier = ControlBarrier::register();
-        Ok((Self { kernel, barrier, limits, generations, numbers: Arc::default() }, info))
+        Ok((Self { kernel, barrier, limits, qp_numbers, numbers }, info))
     }
 
     /// What the device has.
@@ -181,11 +190,5 @@ impl Efa {
         let mut attr = query::device(&self.kernel, uhw)?;
         attr.max_qp_wr = attr.max_qp_wr.min(self.limits.max_llq_size / size_of::<TxWqe>() as u32);
         Ok(attr)
-    }
-
-    /// The generation of a new QP: another one than that of the last QP with this number.
-    fn next_generation(&self, qp_num: u16) -> u16 {
-        let index = usize::from(qp_num) & (self.generations.len() - 1);
-        self.generations[index].fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 }

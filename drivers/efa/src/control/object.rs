@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the verbs of handles have contracts.
 
+use super::{Numbers, of_number};
 use crate::cq_state::CqState;
 use crate::shared::QpShared;
 use crate::{CompletionQueue, CqShared, QpPlaces};
@@ -13,7 +14,6 @@ use uverbs_core::control::{CqEvents, CqHandle, QpHandle};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{CqObject, Kept, Notify, Object, QpEnd, QpObject};
-use uverbs_core::sync::ProcessMutex;
 use uverbs_core::{Errno, Error, Result};
 
 const VERB: &str = "modify_qp";
@@ -68,7 +68,7 @@ pub struct Qp(pub(super) Kept<QpHandle, State>);
 pub(super) struct State {
     pub(super) shared: Arc<QpShared>,
     /// That of the context: held while a QP is created, and while one is destroyed and its completions are removed.
-    pub(super) numbers: Arc<ProcessMutex<()>>,
+    pub(super) numbers: Arc<Numbers>,
     /// Where its queues are.
     pub(super) places: QpPlaces,
 }
@@ -103,10 +103,15 @@ impl Object for Qp {
                 return Err((handle, Error::os("destroy_qp", "waiting for posts", errno)));
             }
             // In a child of fork(2) no other thread creates a QP.
-            let _one = numbers.lock();
+            let numbers = numbers.lock();
             // SAFETY: the queues are closed, and what is left of the QP in its CQs is removed next.
             let events_reported = unsafe { handle.destroy() }.inspect_err(|_| shared.open(before))?;
             shared.detach();
+            if let Ok(mut numbers) = numbers
+                && let Some(from) = of_number(&mut numbers, shared.qp_num())
+            {
+                *from = shared.behind();
+            }
             Ok(QpEnd { events_reported, removed: Vec::new() })
         });
         destroyed.map_err(|(kept, error)| (Self(kept), error))

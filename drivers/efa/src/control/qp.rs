@@ -4,7 +4,7 @@
 // UNSAFETY: the private input of commands may contain addresses, those here contain none; and the verbs of handles have contracts.
 
 use super::object::{Cq, Qp, State};
-use super::{Efa, no_memory, refused};
+use super::{Efa, no_memory, of_number, refused};
 use crate::memory::{RecvRing, SendRing};
 use crate::shared::QpShared;
 use crate::table::Table;
@@ -201,7 +201,7 @@ impl Efa {
         let mut resp = efa_ibv_create_qp_resp::default();
         let asked = QpInitAttr { cap: sizes.cap, ..attr.clone() };
         let forked = |_| Error::os(CREATE, "context of the parent process", Errno::ESTALE);
-        let _one = self.numbers.lock().map_err(forked)?;
+        let mut numbers = self.numbers.lock().map_err(forked)?;
         // SAFETY: the request has numbers and names no memory.
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
         let parents = QpParents {
@@ -212,7 +212,7 @@ impl Efa {
             xrcd: create.xrcd,
         };
         let (handle, _) = qp::create(parents, &asked, create.user_handle, uhw)?;
-        match self.queues(&handle, cqs, attr, options, sizes, &resp) {
+        match self.queues((&handle, &mut numbers), cqs, attr, options, sizes, &resp) {
             Ok((shared, send, recv)) => {
                 let places = QpPlaces::of(&send, &recv);
                 let state = State { shared, numbers: Arc::clone(&self.numbers), places };
@@ -230,7 +230,7 @@ impl Efa {
     /// Maps the queues of a QP, and tells its CQs of it.
     fn queues(
         &self,
-        handle: &QpHandle,
+        (handle, numbers): (&QpHandle, &mut [[u16; 2]]),
         cqs: (&Arc<CqShared>, &Arc<CqShared>),
         attr: &QpInitAttr,
         options: QpOptions,
@@ -263,9 +263,9 @@ impl Efa {
         let send_bell = self.doorbell(CREATE, resp.sq_db_mmap_key, resp.sq_db_offset)?;
         let recv_bell = self.doorbell(CREATE, resp.rq_db_mmap_key, resp.rq_db_offset)?;
 
-        let generation = self.next_generation(qp_num);
+        let from = of_number(numbers, qp_num).copied().unwrap_or_default();
         let requests = (cap.max_send_wr, cap.max_recv_wr);
-        let shared = QpShared::create(QpState::RESET, self.barrier, (qp_num, generation), requests, cqs)
+        let shared = QpShared::create(QpState::RESET, self.barrier, (qp_num, from), requests, cqs)
             .map_err(|e| no_memory(CREATE, &e))?;
         let shared = Arc::new(shared);
         let config = self.send_config(attr, options, sizes);

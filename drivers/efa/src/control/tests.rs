@@ -576,9 +576,10 @@ fn a_number_that_is_used_again_has_another_generation() {
     let stage = Stage::new(|_| ());
     let cq = stage.cq();
     let mut numbers = Vec::new();
-    for _ in 0..3 {
-        let mut qp = stage.qp(&cq, &srd(1, 0)).unwrap();
-        for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+    for round in 0..4 {
+        let mut qp = stage.qp(&cq, &srd(if round == 2 { 17 } else { 1 }, 0)).unwrap();
+        let resets = [QpState::RESET].into_iter().cycle().take(round % 2);
+        for state in resets.chain([QpState::INIT, QpState::RTR, QpState::RTS]) {
             stage.modify(&qp, state).unwrap();
         }
         post(&mut qp).unwrap();
@@ -586,7 +587,7 @@ fn a_number_that_is_used_again_has_another_generation() {
         numbers.push(decode(&entry, false).req_id);
         qp.qp.destroy().unwrap();
     }
-    assert_eq!(numbers, [16, 32, 48]);
+    assert_eq!(numbers, [16, 48, 64, 112], "after a reset, and with queues of 16 and 32 requests");
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     let other = crate::QpShared::create(
         QpState::RTS,
         uverbs_core::sync::ControlBarrier::register(),
-        (shape.qp_num, 1),
+        (shape.qp_num, [8, 8]),
         (8, 8),
         (one.cq.shared(), one.cq.shared()),
     );

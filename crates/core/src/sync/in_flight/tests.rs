@@ -125,6 +125,54 @@ fn a_full_slab_has_no_vacant_slot() {
     assert_eq!((slab.take(first), slab.take(skipped)), (Some(1), Some(3)));
 }
 
+/// A post that finds no slot is refused as often as the program tries, and the counts of a batch stay few.
+#[test]
+fn a_refused_insertion_does_not_move_the_count() {
+    let slab = InFlight::new(8, 5, TAG);
+    let numbers: Vec<u64> = (0..8).map(|i| insert(&slab, i).unwrap()).collect();
+    let next = slab.next_count();
+    for _ in 0..3 {
+        assert_eq!((insert_anywhere(&slab, 8), slab.next_count()), (None, next));
+    }
+    assert_eq!(slab.take(numbers[5]), Some(5));
+    assert_eq!(insert_anywhere(&slab, 8).map(|number| number as u32), Some(next + 5 * STEP));
+}
+
+/// When the counts come around, a value that has stayed has the number of a slot that is skipped.
+#[test]
+fn a_batch_that_comes_around_takes_only_its_own_values() {
+    for key in [0, 5] {
+        let slab = InFlight::new(4, key, TAG);
+        let (old, second) = (insert(&slab, "old").unwrap(), insert(&slab, "second").unwrap());
+        let around = |count: u32| {
+            // SAFETY: this is the poster's thread.
+            unsafe { slab.retract(count) }
+        };
+        let undo = |first| {
+            let mut taken = Vec::new();
+            // SAFETY: as above.
+            unsafe { slab.take_from(first, |value| taken.push(value)) };
+            taken
+        };
+        let first = 0_u32.wrapping_sub(STEP);
+        for _ in 0..2 {
+            around(first);
+            assert!(insert_anywhere(&slab, "a").is_some() && insert_anywhere(&slab, "b").is_some());
+            assert_eq!((slab.skipped_since(first), undo(first)), (2, vec!["a", "b"]));
+        }
+        assert_eq!((slab.take(old), slab.take(second)), (Some("old"), Some("second")));
+        // The places that were skipped are used again, and skipped at other counts.
+        around(4 * STEP - STEP);
+        let all: Vec<u64> = (0..4).map(|_| insert_anywhere(&slab, "c").unwrap()).collect();
+        assert_eq!((insert_anywhere(&slab, "d"), slab.take(all[2])), (None, Some("c")));
+        assert!(insert_anywhere(&slab, "d").is_some());
+        around(first);
+        all.iter().for_each(|number| drop(slab.take(*number)));
+        assert!(insert(&slab, "e").is_some() && insert(&slab, "f").is_some());
+        assert_eq!(undo(first), ["e", "f"]);
+    }
+}
+
 #[test]
 fn values_that_stay_are_dropped_with_the_slab() {
     let value = Arc::new(());
