@@ -19,6 +19,12 @@ const BASELINE: &str = "xtask/api-baseline";
 /// The crates that most programs name in their manifests.
 pub(crate) const CRATES: [&str; 4] = ["uverbs", "uverbs-core", "uverbs-cm", "uverbs-aio"];
 
+/// What it reports although nothing has changed: it compares the methods of exclusive queues with those of shared ones, which have the same
+/// names. The manifest of the crate has this, too, but the tool does not read it if it is given documents.
+const FALSE: [(&str, &str); 1] = [("uverbs", "method_receiver_ref_became_mut")];
+/// The beginning of the line with a lint that has failed.
+const FAILURE: &str = "--- failure ";
+
 /// What cargo-semver-checks gives rustdoc (its `EXTRA_RUSTDOCFLAGS`).
 const FLAGS: &str = "-Z unstable-options --document-private-items --document-hidden-items --output-format=json --cap-lints=allow";
 
@@ -45,7 +51,10 @@ pub(crate) fn compatibility(baseline: Option<&str>) -> Result<()> {
         let mut cmd = tools::SEMVER_CHECKS.command()?;
         cmd.arg("--baseline-rustdoc").arg(old.join(&file)).arg("--current-rustdoc").arg(new.join(&file));
         eprintln!("ci: {name} and its API at {}", commit.trim());
-        if !run::status(&mut cmd)?.success() {
+        let out = cmd.output().context("cannot start cargo-semver-checks")?;
+        let text = [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        if !out.status.success() && is_broken(name, &text) {
+            eprintln!("{text}");
             broken.push(name);
         }
     }
@@ -55,6 +64,13 @@ pub(crate) fn compatibility(baseline: Option<&str>) -> Result<()> {
         broken.join(", ")
     );
     Ok(())
+}
+
+/// Whether the tool, which has failed, has found more than what is false.
+fn is_broken(name: &str, text: &str) -> bool {
+    let failed: Vec<&str> =
+        text.lines().filter_map(|line| line.trim_start().strip_prefix(FAILURE)?.split(':').next()).collect();
+    failed.is_empty() || failed.iter().any(|lint| !FALSE.contains(&(name, lint)))
 }
 
 /// Where the documents are.
@@ -128,6 +144,15 @@ fn revision(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_known_to_be_false_is_left_out() {
+        let line = |lint| format!("\n--- failure {lint}: a text ---\n");
+        assert!(!is_broken("uverbs", &line("method_receiver_ref_became_mut")));
+        assert!(is_broken("uverbs-cm", &line("method_receiver_ref_became_mut")));
+        let two = line("method_receiver_ref_became_mut") + &line("trait_missing");
+        assert!(is_broken("uverbs", &two) && is_broken("uverbs", "error: no such file"));
+    }
 
     #[test]
     fn the_revision_is_the_line_that_is_no_comment() {
