@@ -144,7 +144,9 @@ fn reasons_of_codegen_are_headings_of_their_page() {
     );
     const PAGE: &str = "docs/src/internals/codegen.md";
     let page = read(PAGE);
-    let headings: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
+    // The names; a heading of several words is that of another section.
+    let headings: BTreeSet<_> = headings.filter(|heading| !heading.contains(' ')).collect();
     let mut named = BTreeSet::new();
     for file in files(&["crates", "drivers"], ".rs") {
         let source = fs::read_to_string(&file).unwrap();

@@ -12,9 +12,10 @@ use std::thread;
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 16] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
+    ("tshark", "the dissection of the software NIC's packets"),
     ("g++", "libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`"),
     ("gcc-aarch64-linux-gnu", "linking the tests for aarch64"),
     ("libc6-dev-arm64-cross", "the same, and running them"),

@@ -2,7 +2,7 @@
 //! `cargo xtask test`: runs all tests, the fastest first.
 //!
 //! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
-//! commands and EFA's formats against the kernel's headers; the locks under loom's model checker; the instructions of posts and polls
+//! commands and EFA's formats against the kernel's headers; the packets of the software NIC with Wireshark; the locks under loom's model checker; the instructions of posts and polls
 //! against their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
 //! all of it on rxe, then selections on the kernel's mlx5 driver, on siw and on the kernel's efa driver. The output names the kinds of
 //! tests that a flag leaves out.
@@ -11,7 +11,7 @@
 
 use crate::cargo::Program;
 use crate::steps::{self, Steps};
-use crate::{aarch64, bench, cargo, ci, clients, fuzz, repo_root, run, vm};
+use crate::{aarch64, bench, cargo, ci, clients, fuzz, packets, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -49,10 +49,11 @@ pub(crate) struct Args {
 const FIRST: &str = "cargo test";
 
 /// Steps on this machine.
-const HERE: [&str; 7] = [CLIENTS, CLIENTS_65, "firmware layouts", FORMATS, "gRPC", "loom", "bench"];
+const HERE: [&str; 8] = [CLIENTS, CLIENTS_65, "firmware layouts", FORMATS, PACKETS, "gRPC", "loom", "bench"];
 const CLIENTS: &str = "clients";
 const CLIENTS_65: &str = "clients of rdma-core 65";
 const FORMATS: &str = "formats of EFA";
+const PACKETS: &str = "packets";
 const AARCH64: &str = "aarch64";
 const FUZZ: &str = "fuzz";
 
@@ -125,6 +126,7 @@ fn one(name: &str, args: &Args) -> Result<ExitCode> {
         CLIENTS_65 => &|| no_regression(clients::of_release("forky", &[])?),
         "firmware layouts" => &layouts,
         FORMATS => &efa_formats,
+        PACKETS => &packets::check,
         "gRPC" => &grpc,
         "loom" => &loom,
         "bench" => &bench::check,
@@ -147,7 +149,7 @@ fn no_regression(code: ExitCode) -> Result<()> {
 }
 
 /// The long tests of the suite on the software HCA, which `--quick` leaves out.
-const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
+pub(crate) const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
 
 /// Runs the tests of `--quick`.
 fn quick() -> Result<ExitCode> {

@@ -2,11 +2,13 @@
 //! The handle of a fabric.
 
 use crate::alive::Alive;
+use crate::capture::{self, Capture};
 use crate::front::{Front, Station};
 use crate::model::Model;
 use crate::net::{Address, Faults, PortLocation};
 use crate::plugged::Plugged;
 use crate::port::Port;
+use crate::tap::Tap;
 use crate::trunk::Trunks;
 use crate::world::World;
 use crate::world_lock::WorldLock;
@@ -44,13 +46,24 @@ impl<M: Model> Fabric<M> {
         if let Err(error) = &thread {
             log::warn!("no thread for the fabric's timers: {error}");
         }
-        Self { alive: Alive::new(shared, thread.ok()) }
+        Self { alive: Alive::new(shared, thread.ok()) }.captured()
     }
 
     /// A fabric with a virtual clock and no thread: the same calls give the same run.
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }
+        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.captured()
+    }
+
+    /// Begins the capture that the environment asks for.
+    fn captured(self) -> Self {
+        if let Some(path) = capture::of_environment() {
+            match Capture::limited(&path, self.is_deterministic()) {
+                Ok(file) => self.tap(Some(Box::new(file))),
+                Err(error) => log::warn!("no capture to {}: {error}", path.display()),
+            }
+        }
+        self
     }
 
     /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process
@@ -211,6 +224,24 @@ impl<M: Model> Fabric<M> {
     fn faults(&self, change: impl FnOnce(&mut Faults)) -> &Self {
         self.alive.shared.enter(|world| change(&mut world.net.faults));
         self
+    }
+
+    /// Writes the packets of this process from now on to a capture file (pcapng), which Wireshark reads, as they are on the wire: with the
+    /// headers of RoCE version 2 or InfiniBand. The file is complete after each packet. It has each packet that a device of this process
+    /// sends, and each that comes from another process; comments name what the headers do not, such as the sender's QP, and packets that
+    /// faults lose. A file that exists is replaced. Another call ends the capture before; [`tap`](Self::tap) with `None` ends it.
+    ///
+    /// # Errors
+    /// The file can't be created or written.
+    pub fn capture(&self, path: &Path) -> std::io::Result<()> {
+        let file = Capture::create(path, self.is_deterministic(), self.now())?;
+        self.tap(Some(Box::new(file)));
+        Ok(())
+    }
+
+    /// Shows the packets to a tap from now on, or to none.
+    pub fn tap(&self, tap: Option<Box<dyn Tap<M::Packet>>>) {
+        self.enter(|world| world.net.set_tap(tap));
     }
 
     /// Advances the clock until there is nothing left to wait for: all packets are delivered and all timers have run. A

@@ -22,9 +22,11 @@
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`socket`] | paths of Unix sockets |
+//! | [`tap`] | what sees the packets: capture files |
 
 mod alive;
 pub mod backing;
+mod capture;
 mod fabric;
 mod front;
 pub mod memory;
@@ -39,6 +41,7 @@ pub mod process;
 pub mod socket;
 mod stat;
 mod state;
+pub mod tap;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -51,6 +54,7 @@ pub mod wire;
 mod world;
 mod world_lock;
 
+pub use capture::Captured;
 pub use fabric::Fabric;
 pub use front::Front;
 pub use model::{Hosts, Model, Packet, PortEvent};

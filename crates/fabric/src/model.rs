@@ -5,7 +5,8 @@
 //! clock, the network, and its place in it. What belongs to a device besides (registers, a kernel) is its [`Front`](crate::Front).
 //! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
 
-use crate::net::Net;
+use crate::capture::Captured;
+use crate::net::{Address, Net};
 use crate::port::Port;
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
@@ -101,6 +102,12 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
 
     /// The number of the device that sent it.
     fn source(&self) -> usize;
+
+    /// The packet as it is on the wire between two ports, for a capture file. `None` for packets that have no such form.
+    fn captured(&self, from: &Address, to: &Address) -> Option<Captured> {
+        let _ = (from, to);
+        None
+    }
 
     /// Sets the number of the device that sent it.
     fn set_source(&mut self, source: usize);

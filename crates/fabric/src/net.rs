@@ -2,6 +2,7 @@
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
 use crate::model::Packet;
+use crate::tap::{Fate, Tap, Tapped};
 use crate::users::Users;
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -174,6 +175,7 @@ pub struct Net<P> {
     /// Counts the changes of ports and groups.
     pub changes: u64,
     index: RefCell<Index>,
+    tap: Tapped<P>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -255,6 +257,7 @@ impl<P: Packet> Net<P> {
             seed,
             changes: 0,
             index: RefCell::default(),
+            tap: Tapped::default(),
         }
     }
 
@@ -289,19 +292,52 @@ impl<P: Packet> Net<P> {
         if let Some(port) = self.ports.get_mut(packet.source()) {
             port.sent += 1;
         }
+        let fate = self.fate(to, packet.source());
+        self.show(now, to, &packet, fate);
+        match fate {
+            Fate::Sent => {}
+            Fate::Twice => self.queue(now, to, packet.clone()),
+            Fate::LinkDown | Fate::Lost => return,
+        }
+        self.queue(now, to, packet);
+    }
+
+    /// What becomes of a packet.
+    fn fate(&mut self, to: usize, from: usize) -> Fate {
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         // A port that is down still reaches itself, as on hardware.
-        if to != packet.source() && !(up(to) && up(packet.source())) {
-            return;
+        if to != from && !(up(to) && up(from)) {
+            return Fate::LinkDown;
         }
         let faults = self.faults;
         if self.chance(faults.loss) {
-            return;
+            Fate::Lost
+        } else if self.chance(faults.duplicate) {
+            Fate::Twice
+        } else {
+            Fate::Sent
         }
-        if self.chance(faults.duplicate) {
-            self.queue(now, to, packet.clone());
+    }
+
+    /// Shows a packet to the tap.
+    fn show(&mut self, now: u64, to: usize, packet: &P, fate: Fate) {
+        if let Some(tap) = self.tap.as_mut()
+            && let (Some(from), Some(to)) = (self.ports.get(packet.source()), self.ports.get(to))
+        {
+            tap.packet(now, from, to, packet, fate);
         }
-        self.queue(now, to, packet);
+    }
+
+    /// Shows each packet that a port of this process sends, and each that another process sends to one, to `tap` from now on, instead
+    /// of the tap before; to none with `None`.
+    pub fn set_tap(&mut self, tap: Option<Box<dyn Tap<P>>>) {
+        self.tap.set(tap);
+    }
+
+    /// Whether there is a tap. Models fill fields in that only a capture needs.
+    #[must_use]
+    pub fn is_tapped(&self) -> bool {
+        self.tap.is_set()
     }
 
     fn queue(&mut self, now: u64, to: usize, packet: P) {
@@ -494,6 +530,9 @@ impl<P: Packet> Net<P> {
             _ => Origin::Port(packet.source()),
         };
         if let Some(slot) = found {
+            if self.ports[slot].location == PortLocation::Here {
+                self.show(now, slot, &packet, Fate::Sent);
+            }
             self.put(now, slot, origin, packet);
         }
     }

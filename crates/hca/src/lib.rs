@@ -37,6 +37,7 @@
 //! hardware does, recorded, and returned by [`Hca::violations`]. A test should check at its end that there are none.
 
 pub mod bytes;
+mod capture;
 mod cm;
 mod config;
 mod cqe;

@@ -216,8 +216,10 @@ impl SendView<'_> {
     /// The private entry at a position.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn staged(&self, position: u32) -> &Wqe {
-        // SAFETY: a masked position is that of an entry (invariant), which nothing writes while the ring is borrowed for this value.
-        unsafe { self.from.add((position & self.mask) as usize).as_ref() }
+        // SAFETY: a masked position is that of an entry (invariant).
+        let entry = unsafe { self.from.add((position & self.mask) as usize) };
+        // SAFETY: it is initialised (invariant), and nothing writes it while the ring is borrowed for this value.
+        unsafe { entry.as_ref() }
     }
 
     /// Copies an entry to its place in the device.

@@ -215,7 +215,9 @@ impl Slots<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(self, position: u32) -> u32 {
         // SAFETY: a masked position is that of an element (invariant).
-        unsafe { self.free.add((position & self.mask) as usize).as_ref() }.load(Ordering::Relaxed)
+        let slot = unsafe { self.free.add((position & self.mask) as usize) };
+        // SAFETY: the array lives as long as the table, which these slots borrow (invariant).
+        unsafe { slot.as_ref() }.load(Ordering::Relaxed)
     }
 
     /// The number of the request at a position, which is before [`Poster::limit`]. Its completion will have this `wr_id`. It may be
@@ -224,8 +226,9 @@ impl Slots<'_> {
     pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u16 {
         let state = self.next(position);
         // SAFETY: a masked number is that of an element (invariant).
-        let place = unsafe { self.wr_ids.add((state & self.mask) as usize).as_ref() };
-        place.store(wr_id, Ordering::Relaxed);
+        let place = unsafe { self.wr_ids.add((state & self.mask) as usize) };
+        // SAFETY: as in `next`.
+        unsafe { place.as_ref() }.store(wr_id, Ordering::Relaxed);
         state as u16
     }
 
@@ -245,8 +248,9 @@ impl Slots<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn store(self, state: u32) {
         // SAFETY: a masked number is that of an element (invariant).
-        let slot = unsafe { self.states.add((state & self.mask) as usize).as_ref() };
-        slot.store(state, Ordering::Relaxed);
+        let slot = unsafe { self.states.add((state & self.mask) as usize) };
+        // SAFETY: as in `next`.
+        unsafe { slot.as_ref() }.store(state, Ordering::Relaxed);
     }
 }
 

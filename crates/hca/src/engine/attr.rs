@@ -56,6 +56,19 @@ impl QpKind {
 
 pub use uverbs_fabric::State;
 
+/// The fields of a global route, beside the address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// The index of the port's GID.
+    pub sgid_index: u8,
+    /// Traffic class.
+    pub tclass: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+}
+
 /// The attributes that execution needs.
 #[derive(Clone, Debug, Default)]
 pub struct Attr {
@@ -85,6 +98,8 @@ pub struct Attr {
     pub max_dest_rd_atomic: u8,
     /// GID of the peer. Without one the peer is found by its LID.
     pub dgid: Option<[u8; 16]>,
+    /// The route to the peer, which only a capture shows.
+    pub route: Route,
     /// LID of the peer.
     pub dlid: u16,
     /// Service level.

@@ -197,14 +197,31 @@ fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
         ack: false,
         solicited: false,
         srqn: 0,
+        msn: 0,
         dc: None,
-        path: Path::default(),
+        path: shown_path(cx, qp),
         body,
     }
 }
 
+/// The address information of a connected QP's packets. Nothing but a capture needs it, so without one it is empty.
+pub(super) fn shown_path(cx: &Port<'_>, qp: &Qp) -> Path {
+    let Some(port) = cx.net.ports.get(cx.me).filter(|_| cx.net.is_tapped()) else { return Path::default() };
+    let route = qp.attr.route;
+    let (sgid, version_2) = port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default();
+    let grh = qp.attr.dgid.map(|dgid| Grh {
+        sgid,
+        dgid,
+        flow_label: route.flow_label,
+        tclass: route.tclass,
+        hop_limit: route.hop_limit,
+        ip: port.ethernet && version_2,
+    });
+    Path { slid: port.lid, sl: qp.attr.sl, path_bits: 0, grh }
+}
+
 /// Whether a GID is an IPv4 address.
-fn mapped(gid: &[u8; 16]) -> bool {
+pub(crate) fn mapped(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }
 

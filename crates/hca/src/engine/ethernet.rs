@@ -91,6 +91,7 @@ impl Device {
                     ack: false,
                     solicited: false,
                     srqn: 0,
+                    msn: 0,
                     dc: None,
                     path: Path::default(),
                     body: Body::Frame(frame.clone()),

@@ -2,9 +2,10 @@
 //! The responder of reliable transports: executes requests in sequence, exactly once, and answers them; and the
 //! receiving side of unreliable connections (InfiniBand specification, chapters 9.7 and 9.8).
 
+use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, access};
-use super::packet::{Atomic, Body, Nak, PSN, Packet, Path, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Nak, PSN, Packet, psn_add, psn_diff};
 use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
@@ -43,7 +44,7 @@ impl Device {
         let Some(dc) = packet.dc else { return };
         let from = (packet.from, packet.src_qpn);
         if dc.key != qp.dc_key {
-            reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
+            reply(cx, qp, &packet, (packet.psn, 0), Body::Nak(Nak::Access));
             return;
         }
         let fresh = || Responder { session: dc.session, ..Responder::new(dc.first) };
@@ -116,7 +117,7 @@ impl Device {
             if !resp.nak_sent {
                 resp.nak_sent = true;
                 self.repairs += 1;
-                reply(cx, qp, &packet, resp.expected, Body::Nak(Nak::Sequence));
+                reply(cx, qp, &packet, (resp.expected, resp.msn), Body::Nak(Nak::Sequence));
             }
             return;
         }
@@ -133,11 +134,11 @@ impl Device {
             Err(Refusal::NotReady) => {
                 // The following packets are dropped without an answer until this one arrives again.
                 resp.nak_sent = true;
-                reply(cx, qp, &packet, packet.psn, Body::Rnr(qp.attr.min_rnr_timer));
+                reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Rnr(qp.attr.min_rnr_timer));
             }
             Err(refusal @ (Refusal::Nak(_) | Refusal::Silent)) => {
                 if let Refusal::Nak(nak) = refusal {
-                    reply(cx, qp, &packet, packet.psn, Body::Nak(nak));
+                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Nak(nak));
                 }
                 if qp.kind == QpKind::Dct {
                     // A target serves other initiators, too, so only this session ends. An initiator without an answer
@@ -165,19 +166,19 @@ impl Device {
             Body::Read { addr, rkey, len } => {
                 // The requester requests the packets that it did not get. Reads have no side effects, so they are
                 // executed again.
-                let again = self.read(cx, qp, &packet, addr, rkey, len);
+                let again = self.read(cx, qp, &packet, resp.msn, (addr, rkey, len));
                 if again.is_err() {
-                    reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
+                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Nak(Nak::Access));
                 }
             }
             Body::Atomic { .. } => {
                 let known = resp.atomics.iter().find(|(psn, _)| *psn == packet.psn);
                 if let Some((_, value)) = known {
-                    reply(cx, qp, &packet, packet.psn, Body::AtomicResponse(*value));
+                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::AtomicResponse(*value));
                 }
             }
             Body::Send { .. } | Body::Write { .. } => {
-                reply(cx, qp, &packet, psn_add(resp.expected, PSN), Body::Ack);
+                reply(cx, qp, &packet, (psn_add(resp.expected, PSN), resp.msn), Body::Ack);
             }
             _ => {}
         }
@@ -199,13 +200,20 @@ impl Device {
                     return Err(Refusal::Nak(Nak::Invalid));
                 }
                 allowed(qp, access::REMOTE_READ)?;
-                return self.read(cx, qp, packet, *addr, *rkey, *len).map_err(|_| Refusal::Nak(Nak::Access));
+                let msn = psn_add(resp.msn, 1);
+                self.read(cx, qp, packet, msn, (*addr, *rkey, *len))
+                    .map_err(|_| Refusal::Nak(Nak::Access))?;
+                resp.msn = msn;
+                return Ok(());
             }
             Body::Atomic { addr, rkey, op } => return self.atomic(cx, qp, resp, packet, (*addr, *rkey, *op)),
             _ => return Ok(()),
         }
+        if let Body::Send { last: true, .. } | Body::Write { last: true, .. } = packet.body {
+            resp.msn = psn_add(resp.msn, 1);
+        }
         if packet.ack {
-            reply(cx, qp, packet, packet.psn, Body::Ack);
+            reply(cx, qp, packet, (packet.psn, resp.msn), Body::Ack);
         }
         Ok(())
     }
@@ -411,9 +419,8 @@ impl Device {
         cx: &mut Port<'_>,
         qp: &Qp,
         packet: &Packet,
-        addr: u64,
-        rkey: u32,
-        len: u32,
+        msn: u32,
+        (addr, rkey, len): (u64, u32, u32),
     ) -> Result<(), Denied> {
         let len = u64::from(len);
         let user = self.remote_user(qp, packet);
@@ -423,13 +430,15 @@ impl Device {
         };
         let mtu = u64::from(qp.attr.mtu.max(1));
         let mut at = 0;
-        for i in 0..len.div_ceil(mtu).max(1) {
+        let count = len.div_ceil(mtu).max(1);
+        for i in 0..count {
             let n = (len - at).min(mtu);
             let mut data = vec![0; n as usize];
             if let Some((memory, offset)) = &target {
                 memory.read(offset + at, &mut data).map_err(|_| Denied)?;
             }
-            reply(cx, qp, packet, psn_add(packet.psn, i as u32), Body::ReadResponse { data });
+            let body = Body::ReadResponse { first: i == 0, last: i + 1 == count, data };
+            reply(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
             at += n;
         }
         Ok(())
@@ -468,7 +477,8 @@ impl Device {
         while resp.atomics.len() > usize::from(qp.attr.max_dest_rd_atomic) {
             resp.atomics.pop_front();
         }
-        reply(cx, qp, packet, packet.psn, Body::AtomicResponse(old));
+        resp.msn = psn_add(resp.msn, 1);
+        reply(cx, qp, packet, (packet.psn, resp.msn), Body::AtomicResponse(old));
         Ok(())
     }
 
@@ -515,8 +525,8 @@ fn allowed(qp: &Qp, need: u32) -> Result<(), Refusal> {
     if qp.attr.access & need == need { Ok(()) } else { Err(Refusal::Nak(Nak::Invalid)) }
 }
 
-/// Sends an answer to the requester.
-fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, psn: u32, body: Body) {
+/// Sends an answer with these sequence numbers, of the packet and of messages, to the requester.
+fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), body: Body) {
     let answer = Packet {
         from: cx.me,
         transport: packet.transport,
@@ -526,8 +536,9 @@ fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, psn: u32, body: Body) {
         ack: false,
         solicited: false,
         srqn: 0,
+        msn,
         dc: packet.dc,
-        path: Path::default(),
+        path: shown_path(cx, qp),
         body,
     };
     cx.net.send(cx.now, packet.from, answer);

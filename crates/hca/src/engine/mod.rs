@@ -9,7 +9,7 @@ mod attr;
 mod checksum;
 pub(crate) mod cq;
 mod data;
-mod datagram;
+pub(crate) mod datagram;
 mod device;
 mod ethernet;
 mod execute;

@@ -2,6 +2,8 @@
 //! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
 use super::packet_bytes;
+use uverbs_fabric::Captured;
+use uverbs_fabric::net::Address;
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
 /// Bits of a packet sequence number.
@@ -93,16 +95,22 @@ pub struct Packet {
     pub(crate) solicited: bool,
     /// The SRQ of an XRC request.
     pub(crate) srqn: u32,
+    /// The message sequence number of an answer: the requests that the responder has completed.
+    pub(crate) msn: u32,
     pub(crate) dc: Option<Dc>,
     pub(crate) path: Path,
     pub(crate) body: Body,
 }
 
 impl uverbs_fabric::Packet for Packet {
-    const PROTOCOL: [u8; 8] = *b"uvhca\0\0\x04";
+    const PROTOCOL: [u8; 8] = *b"uvhca\0\0\x05";
 
     fn source(&self) -> usize {
         self.from
+    }
+
+    fn captured(&self, from: &Address, to: &Address) -> Option<Captured> {
+        crate::capture::captured(self, from, to)
     }
 
     fn set_source(&mut self, source: usize) {
@@ -114,7 +122,7 @@ impl uverbs_fabric::Packet for Packet {
         let data = match &self.body {
             Body::Send { data, .. }
             | Body::Write { data, .. }
-            | Body::ReadResponse { data }
+            | Body::ReadResponse { data, .. }
             | Body::Datagram { data, .. }
             | Body::Frame(data) => data.len(),
             _ => 0,
@@ -159,6 +167,8 @@ pub(crate) enum Body {
         op: Atomic,
     },
     ReadResponse {
+        first: bool,
+        last: bool,
         data: Vec<u8>,
     },
     AtomicResponse(u64),

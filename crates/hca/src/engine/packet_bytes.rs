@@ -34,6 +34,7 @@ pub(super) fn encode(w: &mut Writer, packet: &Packet) {
     w.u32(packet.psn);
     w.u8(u8::from(packet.ack) | u8::from(packet.solicited) << 1);
     w.u32(packet.srqn);
+    w.u32(packet.msn);
     w.u8(packet.dc.is_some().into());
     if let Some(dc) = packet.dc {
         w.u64(dc.key);
@@ -91,8 +92,10 @@ pub(super) fn encode(w: &mut Writer, packet: &Packet) {
             w.u64(compare);
             w.u64(value);
         }
-        Body::ReadResponse { data } => {
+        Body::ReadResponse { first, last, data } => {
             w.u8(4);
+            w.u8((*first).into());
+            w.u8((*last).into());
             w.data(data);
         }
         Body::AtomicResponse(value) => {
@@ -126,7 +129,7 @@ pub(super) fn decode(from: usize, r: &mut Reader<'_>) -> Result<Packet, Malforme
     let transport = entry(&TRANSPORTS, r.u8()?)?;
     let (src_qpn, dest_qpn, psn) = (r.u24()?, r.u24()?, r.u24()?);
     let flags = r.u8()?;
-    let srqn = r.u24()?;
+    let (srqn, msn) = (r.u24()?, r.u24()?);
     let dc = match r.bool()? {
         true => Some(Dc { key: r.u64()?, session: r.u32()?, first: r.u24()? }),
         false => None,
@@ -169,7 +172,7 @@ pub(super) fn decode(from: usize, r: &mut Reader<'_>) -> Result<Packet, Malforme
             let op = if kind { Atomic::FetchAdd(value) } else { Atomic::CmpSwap { compare, swap: value } };
             Body::Atomic { addr, rkey, op }
         }
-        4 => Body::ReadResponse { data: r.data(MAX_DATA)? },
+        4 => Body::ReadResponse { first: r.bool()?, last: r.bool()?, data: r.data(MAX_DATA)? },
         5 => Body::AtomicResponse(r.u64()?),
         6 => Body::Ack,
         7 => Body::Nak(entry(&NAKS, r.u8()?)?),
@@ -191,6 +194,7 @@ pub(super) fn decode(from: usize, r: &mut Reader<'_>) -> Result<Packet, Malforme
         ack: flags & 1 != 0,
         solicited: flags & 2 != 0,
         srqn,
+        msn,
         dc,
         path: Path { slid, sl, path_bits, grh },
         body,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: their parts, their states, flushing.
 
+pub(crate) use super::attr::Route;
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
 use super::recv::{RecvRing, Taken};

@@ -3,8 +3,9 @@
 //! are answered. After a loss it repeats all packets from the first unanswered one (InfiniBand specification, chapter
 //! 9.7).
 
+use super::datagram::shown_path;
 use super::mkey::Denied;
-use super::packet::{Atomic, Body, Dc, Nak, Packet, Path, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Dc, Nak, Packet, psn_add, psn_diff};
 use super::qp::{Qp, QpKind, State};
 use super::requester::{FOR_EVER, Sent};
 use super::{Device, Port};
@@ -228,8 +229,9 @@ impl Device {
             ack: is_last || qp.req.probes || psn.is_multiple_of(ACK_EVERY),
             solicited: sent.request.solicited && is_last,
             srqn: sent.request.srqn.unwrap_or(0),
+            msn: 0,
             dc: qp.req.session.map(|(_, dc)| dc),
-            path: Path::default(),
+            path: shown_path(cx, qp),
             body,
         };
         let to = match &qp.req.session {
@@ -291,7 +293,7 @@ impl Device {
                 qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
                 self.gap(qp, psn)
             }
-            Body::ReadResponse { data } => self.answer(qp, psn, &data),
+            Body::ReadResponse { data, .. } => self.answer(qp, psn, &data),
             Body::AtomicResponse(value) => self.answer(qp, psn, &value.to_ne_bytes()),
             Body::Nak(nak) => {
                 qp.req.acknowledge(psn, &qp.attr);

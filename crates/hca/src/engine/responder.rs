@@ -28,6 +28,8 @@ pub(super) struct Writing {
 pub(crate) struct Responder {
     /// The expected PSN.
     pub(super) expected: u32,
+    /// The requests that are complete, 24 bits: the message sequence number.
+    pub(super) msn: u32,
     /// A NAK for the expected packet was sent; it is not sent twice.
     pub(super) nak_sent: bool,
     pub(super) receiving: Option<Receiving>,

@@ -6,7 +6,7 @@ use super::limits::MAX_RD_ATOMIC;
 use super::object::Object;
 use super::object::QpObject;
 use super::qp::ECE_OPTIONS;
-use crate::engine::qp::{Attr, QpKind, State};
+use crate::engine::qp::{Attr, QpKind, Route, State};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttrMask as M, QpState, QpType, transition};
 use uverbs_core::kernel::RawCommand;
@@ -268,6 +268,12 @@ fn set(attr: &mut Attr, base: &ib_uverbs_modify_qp, mask: M, ethernet: bool) {
     if has(M::AV) {
         attr.dgid = (ethernet || base.dest.is_global != 0).then_some(base.dest.dgid);
         (attr.dlid, attr.sl) = (base.dest.dlid, base.dest.sl);
+        attr.route = Route {
+            sgid_index: base.dest.sgid_index,
+            tclass: base.dest.traffic_class,
+            flow_label: base.dest.flow_label & 0xf_ffff,
+            hop_limit: base.dest.hop_limit,
+        };
     }
     if has(M::PATH_MTU) {
         attr.mtu = 128 << base.path_mtu;

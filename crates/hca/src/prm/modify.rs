@@ -8,7 +8,7 @@ use super::general;
 use super::layout::{ads, qpc, rst2init_qp_in as modify_in};
 use crate::bytes::{array, be16};
 use crate::engine::mkey::access;
-use crate::engine::qp::{Attr, Qp, QpKind, State};
+use crate::engine::qp::{Attr, Qp, QpKind, Route, State};
 use crate::engine::{Device, Port};
 
 /// `MLX5_QP_OPTPAR_*`
@@ -219,5 +219,11 @@ fn set(attr: &mut Attr, context: &[u8], ethernet: bool) {
     attr.dlid = ads::RLID.get(path) as u16;
     attr.sl = ads::SL.get(path) as u8;
     let gid = array(ads::RGID_RIP.bytes(path), 0);
+    attr.route = Route {
+        sgid_index: ads::SRC_ADDR_INDEX.get(path) as u8,
+        tclass: ads::TCLASS.get(path) as u8,
+        flow_label: ads::FLOW_LABEL.get32(path),
+        hop_limit: ads::HOP_LIMIT.get(path) as u8,
+    };
     attr.dgid = gid.filter(|_| ethernet || ads::GRH.is_set(path));
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 fn commands_on_a_software_nic_work() {
     let mut count = 0;
     for command in uverbs_book::commands(&["uverbs"]) {
-        if !command.words.iter().any(|word| word == "hca0") {
+        if !command.words.iter().any(|word| word == "hca0" || word == "efa0") {
             continue;
         }
         let output = Command::new(env!("CARGO_BIN_EXE_uverbs")).args(&command.words[1..]).output().unwrap();

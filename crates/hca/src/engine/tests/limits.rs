@@ -22,6 +22,7 @@ fn packet(from: usize, body: Body, transport: Transport) -> Packet {
         ack: false,
         solicited: false,
         srqn: 0,
+        msn: 0,
         dc: None,
         path: Path::default(),
         body,

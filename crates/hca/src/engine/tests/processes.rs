@@ -484,7 +484,11 @@ fn body() -> impl Strategy<Value = Body> {
         }),
         (addr(), key(), 0..1_u32 << 20).prop_map(|(addr, rkey, len)| Body::Read { addr, rkey, len }),
         (addr(), key(), atomic).prop_map(|(addr, rkey, op)| Body::Atomic { addr, rkey, op }),
-        data().prop_map(|data| Body::ReadResponse { data }),
+        (any::<bool>(), any::<bool>(), data()).prop_map(|(first, last, data)| Body::ReadResponse {
+            first,
+            last,
+            data
+        }),
         any::<u64>().prop_map(Body::AtomicResponse),
         Just(Body::Ack),
         naks.prop_map(Body::Nak),
@@ -536,6 +540,7 @@ proptest! {
                 ack: more & 1 != 0,
                 solicited: more & 2 != 0,
                 srqn: 0,
+                msn: 0,
                 dc,
                 path: Path::default(),
                 body,

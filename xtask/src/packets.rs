@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The packets of the software NIC: Wireshark dissects each packet of the suite, and finds no fault.
+
+use crate::test::LONG;
+use crate::{cargo, repo_root, run};
+use anyhow::{Context as _, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+/// The directory of the captures.
+const DIRECTORY: &str = "target/packets";
+/// The file with all captures: files of pcapng that follow each other are one.
+const ALL: &str = "all.pcapng";
+/// Dissectors that take any payload for theirs.
+const GUESSES: [&str; 2] = ["rpcordma", "infiniband.eoib"];
+
+/// Captures the packets of the suite and dissects them; compares a packet of each opcode with what Wireshark reads.
+pub(crate) fn check() -> Result<()> {
+    let mut fields = cargo::cargo(&["test", "--workspace", "--test", "wireshark"]);
+    run::inherit(fields.env("CI", "1"))?;
+    let directory = repo_root().join(DIRECTORY);
+    if directory.exists() {
+        fs::remove_dir_all(&directory)?;
+    }
+    fs::create_dir_all(&directory)?;
+    let mut suite = cargo::cargo(&["test", "--workspace", "--test", "hca", "--", "--quiet"]);
+    suite.args(LONG.iter().flat_map(|name| ["--skip", *name]));
+    run::inherit(suite.env("UVERBS_HCA_CAPTURE", &directory))?;
+    let all = directory.join(ALL);
+    let mut to = File::create(&all)?;
+    for entry in fs::read_dir(&directory)? {
+        let path = entry?.path();
+        if path != all {
+            io::copy(&mut File::open(&path)?, &mut to)?;
+            fs::remove_file(&path)?;
+        }
+    }
+    let mut tshark = Command::new("tshark");
+    tshark.args(GUESSES.iter().flat_map(|name| ["--disable-protocol", name]));
+    tshark.arg("-r").arg(&all).args(["-Y", "infiniband", "-T", "fields", "-E", "separator=/t"]);
+    tshark.args(["-e", "frame.number", "-e", "_ws.malformed", "-e", "frame.comment"]);
+    let mut child =
+        tshark.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start tshark")?;
+    let out = child.stdout.take().context("no output")?;
+    let mut count = 0_u64;
+    for line in BufReader::new(out).lines() {
+        let line = line?;
+        let mut fields = line.split('\t');
+        let (number, malformed) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        if !malformed.is_empty() {
+            bail!("packet {number} of {}: {malformed}; {}", all.display(), fields.next().unwrap_or_default());
+        }
+        count += 1;
+    }
+    ensure!(child.wait()?.success(), "tshark failed");
+    ensure!(count > 10_000, "only {count} packets were captured");
+    eprintln!("packets: {count} were dissected");
+    fs::remove_file(&all)?;
+    Ok(())
+}
