@@ -323,8 +323,8 @@ impl<T> InFlight<T> {
         numbers.filter(is_skipped).count() as u32
     }
 
-    /// Takes the values that were inserted from the count `first` on, of which none was taken, and passes them to `f`: those of a batch that
-    /// is not posted. Slots that were [skipped](Self::skip) keep their values, which are older.
+    /// Takes the values that were inserted from the count `first` on, of which none was taken, and passes them to `f`: those of a batch
+    /// that is not posted. Slots that were [skipped](Self::skip) keep their values, which are older.
     ///
     /// # Safety
     /// As [`vacant`](Self::vacant).
