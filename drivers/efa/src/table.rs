@@ -282,7 +282,7 @@ mod tests {
         };
         assert_eq!(table.limit(), 3);
         let numbers = [post(0, 10), post(1, 11), post(2, 12)];
-        assert_eq!(numbers, [20, 21, 22], "generation 5 above an index of 2 bits");
+        assert_eq!(numbers, [20, 21, 22], "from the next multiple of 4 on");
         assert_eq!((table.take(22), table.take(20)), (Some(12), Some(10)));
         assert_eq!(table.limit(), 5);
         assert_eq!((post(3, 13), post(4, 14)), (22, 20));

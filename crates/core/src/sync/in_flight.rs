@@ -286,26 +286,27 @@ impl<T> InFlight<T> {
 
     /// A slot is skipped. If its value came when the counts were here the last time, it has the number of this count: it is marked, so that
     /// it is not taken for one that was inserted now.
+    #[cfg(not(loom))]
     fn pass_over(&self, slot: &Slot<T>, count: u32) {
         let number = self.number(count);
-        #[cfg(not(loom))]
-        {
-            let is_old = slot.state.load(Ordering::Relaxed) & !SCOPED == number;
-            slot.guard.store(if is_old { mark_of(number) } else { 0 }, Ordering::Relaxed);
-        }
-        #[cfg(loom)]
-        assert_ne!(slot.state.load(Ordering::Relaxed) & !SCOPED, number, "the models do not come around");
+        let is_old = slot.state.load(Ordering::Relaxed) & !SCOPED == number;
+        slot.guard.store(if is_old { mark_of(number) } else { 0 }, Ordering::Relaxed);
     }
 
+    /// The counts of the models do not come around.
+    #[cfg(loom)]
+    fn pass_over(&self, _: &Slot<T>, _: u32) {}
+
     /// Whether the slot of a number was skipped, though its value has this number.
-    fn is_passed_over(&self, slot: &Slot<T>, number: u64) -> bool {
-        #[cfg(not(loom))]
-        return slot.guard.load(Ordering::Relaxed) == mark_of(number);
-        #[cfg(loom)]
-        return {
-            let _ = (slot, number);
-            false
-        };
+    #[cfg(not(loom))]
+    fn is_passed_over(slot: &Slot<T>, number: u64) -> bool {
+        slot.guard.load(Ordering::Relaxed) == mark_of(number)
+    }
+
+    /// As [`pass_over`](Self::pass_over).
+    #[cfg(loom)]
+    fn is_passed_over(_: &Slot<T>, _: u64) -> bool {
+        false
     }
 
     /// How many of the slots from the count `first` to the next insertion were [skipped](Self::skip), if no value that was inserted since
@@ -317,13 +318,13 @@ impl<T> InFlight<T> {
         let is_skipped = |number: &u64| {
             // SAFETY: a count is a multiple of `STEP`, so this is a slot.
             let slot = unsafe { &*self.slot(*number) };
-            slot.state.load(Ordering::Relaxed) & !SCOPED != *number || self.is_passed_over(slot, *number)
+            slot.state.load(Ordering::Relaxed) & !SCOPED != *number || Self::is_passed_over(slot, *number)
         };
         numbers.filter(is_skipped).count() as u32
     }
 
-    /// Takes the values that were inserted from the count `first` on, of which none was taken, and passes them to `f`: those of a batch that
-    /// is not posted. Slots that were [skipped](Self::skip) keep their values, which are older.
+    /// Takes the values that were inserted from the count `first` on, of which none was taken, and passes them to `f`: those of a batch
+    /// that is not posted. Slots that were [skipped](Self::skip) keep their values, which are older.
     ///
     /// # Safety
     /// As [`vacant`](Self::vacant).
@@ -332,7 +333,7 @@ impl<T> InFlight<T> {
         while count != end {
             let number = self.number(count);
             // SAFETY: a count is a multiple of `STEP`, so this is a slot.
-            if !self.is_passed_over(unsafe { &*self.slot(number) }, number)
+            if !Self::is_passed_over(unsafe { &*self.slot(number) }, number)
                 && let Some(value) = self.take_any(number)
             {
                 f(value);

@@ -168,7 +168,7 @@ fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
     // Another QP gets its number.
     let cq = one.cq.shared();
     let barrier = uverbs_core::sync::ControlBarrier::register();
-    let qp = (shape.qp_num, shape.generation + 1);
+    let qp = (shape.qp_num, one.shared.behind());
     let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq)).unwrap();
     assert!(other.attach());
     let poster = Poster::new(&other.send);
