@@ -247,6 +247,12 @@ impl Copies {
         barrier::write_combining_start();
         Self(())
     }
+
+    /// Moves them out of a value that makes no more of them, or begins the next.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn last(&mut self) -> Self {
+        Self(())
+    }
 }
 
 impl fmt::Debug for SendRing {
@@ -370,6 +376,13 @@ impl Doorbell {
     pub(crate) fn ring_after_copies(&self, _: Copies, value: u32) {
         barrier::write_combining_flush();
         self.store(value);
+    }
+
+    /// As [`ring_after_copies`](Self::ring_after_copies), and begins the next copies.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn ring_between_copies(&self, copies: &mut Copies, value: u32) {
+        self.ring_after_copies(copies.last(), value);
+        *copies = Copies::start();
     }
 
     /// Rings after stores to memory.

@@ -236,7 +236,17 @@ impl SendQueue {
             progress.look(word, poster, ring)?;
         }
         let at = progress.published;
-        Ok(Direct { ring, doorbell, config, at, progress, poster, unrung: 0, copies: None, _inside: inside })
+        Ok(Direct {
+            ring,
+            doorbell,
+            config,
+            at,
+            progress,
+            poster,
+            unrung: 0,
+            copies: Copies::start(),
+            _inside: inside,
+        })
     }
 }
 
@@ -250,7 +260,8 @@ pub(crate) struct Direct<'q> {
     poster: &'q Poster,
     /// Entries since the last doorbell.
     unrung: u32,
-    copies: Option<Copies>,
+    /// Those entries. Begun with this value, and again after each doorbell but the last.
+    copies: Copies,
     _inside: Busy<'q>,
 }
 
@@ -268,6 +279,12 @@ impl Direct<'_> {
         if at == self.progress.limit {
             self.progress.limit = refresh(self.poster, at)?;
         }
+        if self.unrung == self.config.max_batch {
+            // Not a call, for which the fields would have to be in memory.
+            cold_path();
+            self.doorbell.ring_between_copies(&mut self.copies, at & 0xffff);
+            self.unrung = 0;
+        }
         let slots = self.poster.slots();
         let number = slots.prepare(at, wr.wr_id);
         let begun = Begun::of(self.config, number, self.ring.phase(at), wr)?;
@@ -275,36 +292,27 @@ impl Direct<'_> {
             Data::Sges(sges) => {
                 let block = begun.with(self.config, sges)?;
                 slots.publish_number(number);
-                self.ring.write_block(self.copies.get_or_insert_with(Copies::start), at, block);
+                self.ring.write_block(&self.copies, at, block);
             }
             data => {
                 let mut wqe = Wqe::ZERO;
                 wqe.put(self.config, &begun, data, false)?;
                 slots.publish_number(number);
-                self.ring.write(self.copies.get_or_insert_with(Copies::start), at, &wqe);
+                self.ring.write(&self.copies, at, &wqe);
             }
         }
         self.at = at.wrapping_add(1);
         self.unrung += 1;
-        if self.unrung == self.config.max_batch {
-            self.ring();
-        }
         Ok(())
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn ring(&mut self) {
-        if let Some(copies) = self.copies.take() {
-            self.doorbell.ring_after_copies(copies, self.at & 0xffff);
-        }
-        self.unrung = 0;
     }
 }
 
 impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
-        self.ring();
+        if self.unrung != 0 {
+            self.doorbell.ring_after_copies(self.copies.last(), self.at & 0xffff);
+        }
         self.progress.published = self.at;
     }
 }

@@ -28,10 +28,10 @@ const LIST: &[u32] = &[32];
 /// The table.
 pub(crate) const EXCEPTIONS: &[Exception] = &[
     Exception {
-        what: "`wr_*` SEND of 3 entries",
+        what: "`wr_*` requests of 3 and 4 entries: send3, rc write sge4, x32",
         face: Face::Abi,
-        names: &["wr send3"],
-        batches: ONE,
+        names: &["wr send3", "wr rc write sge4"],
+        batches: LIST,
         share: 0.97,
         reason: SEVERAL,
     },
@@ -192,15 +192,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["wr dc bind_mw"],
         batches: BOTH,
-        share: 0.71,
-        reason: BIND,
-    },
-    Exception {
-        what: "BIND_MW: uc bind_mw, x1",
-        face: Face::Abi,
-        names: &["post_send uc bind_mw"],
-        batches: ONE,
-        share: 0.99,
+        share: 0.74,
         reason: BIND,
     },
     Exception {
@@ -348,30 +340,11 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_RECEIVE,
     },
     Exception {
-        what: "EFA: single sends: srd and efa_ud send, send_imm, send sge2, send inline8, inline16, inline32",
-        face: Face::Raw,
-        names: &[
-            "post_send srd send",
-            "post_send srd send_imm",
-            "post_send srd send sge2",
-            "post_send srd send inline8",
-            "post_send srd send inline16",
-            "post_send srd send inline32",
-            "post_send efa_ud send",
-            "post_send efa_ud send_imm",
-            "post_send efa_ud send sge2",
-            "post_send efa_ud send inline32",
-        ],
-        batches: ONE,
-        share: 1.1,
-        reason: EFA_LOCK,
-    },
-    Exception {
         what: "EFA: entries of 128 bytes: srd send inline64, x1",
         face: Face::Raw,
         names: &["post_send srd send inline64", "wr srd send inline64"],
         batches: ONE,
-        share: 1.11,
+        share: 1.04,
         reason: EFA_WIDE,
     },
     Exception {
@@ -419,27 +392,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_REMOTE,
     },
     Exception {
-        what: "EFA: lists of sends: srd and efa_ud send, send_imm, x32",
-        face: Face::Raw,
-        names: &[
-            "post_send srd send",
-            "post_send srd send_imm",
-            "post_send efa_ud send",
-            "post_send efa_ud send_imm",
-        ],
-        batches: LIST,
-        share: 0.97,
-        reason: EFA_LOCK,
-    },
-    Exception {
-        what: "EFA: entries of 128 bytes: srd send inline64, x32",
-        face: Face::Raw,
-        names: &["post_send srd send inline64"],
-        batches: LIST,
-        share: 1.02,
-        reason: EFA_WIDE,
-    },
-    Exception {
         what: "EFA: srd and efa_ud send, send_imm, send sge2, x32",
         face: Face::Typed,
         names: &[
@@ -453,6 +405,101 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         batches: LIST,
         share: 0.53,
         reason: EFA_LOCK,
+    },
+    Exception {
+        what: "EFA: poll empty, poll receives, poll sends, x1",
+        face: Face::Abi,
+        names: &["efa poll empty", "efa poll receives", "efa poll sends"],
+        batches: ONE,
+        share: 1.07,
+        reason: EFA_ABI,
+    },
+    Exception {
+        what: "EFA: extended poll empty",
+        face: Face::Abi,
+        names: &["efa start_poll empty"],
+        batches: ONE,
+        share: 1.04,
+        reason: EFA_ABI,
+    },
+    Exception {
+        what: "EFA: post_recv, post_recv sge2, x1",
+        face: Face::Abi,
+        names: &["efa post_recv", "efa post_recv sge2"],
+        batches: ONE,
+        share: 1.18,
+        reason: EFA_ABI,
+    },
+    Exception {
+        what: "EFA: single sends: srd and efa_ud send, send_imm, send sge2, send inline8, inline16, inline32",
+        face: Face::Abi,
+        names: &[
+            "post_send srd send",
+            "post_send srd send_imm",
+            "post_send srd send sge2",
+            "post_send srd send inline8",
+            "post_send srd send inline16",
+            "post_send srd send inline32",
+            "post_send efa_ud send",
+            "post_send efa_ud send_imm",
+            "post_send efa_ud send sge2",
+            "post_send efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.1,
+        reason: EFA_ABI,
+    },
+    Exception {
+        what: "EFA: single `wr_*` requests",
+        face: Face::Abi,
+        names: &[
+            "wr srd send",
+            "wr srd send_imm",
+            "wr srd read",
+            "wr srd write",
+            "wr srd write_imm",
+            "wr srd send inline8",
+            "wr srd send inline16",
+            "wr srd send inline32",
+            "wr efa_ud send",
+            "wr efa_ud send_imm",
+            "wr efa_ud send inline32",
+        ],
+        batches: ONE,
+        share: 1.04,
+        reason: EFA_ABI,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: srd send inline64, x1",
+        face: Face::Abi,
+        names: &["post_send srd send inline64", "wr srd send inline64"],
+        batches: ONE,
+        share: 1.1,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x32",
+        face: Face::Abi,
+        names: &["wr srd send inline64"],
+        batches: LIST,
+        share: 1.01,
+        reason: EFA_WIDE,
+    },
+    Exception {
+        what: "EFA: single `wr_*` SEND of 2 entries",
+        face: Face::Abi,
+        names: &["wr srd send sge2", "wr efa_ud send sge2"],
+        batches: ONE,
+        share: 1.05,
+        reason: SEVERAL,
+    },
+    Exception {
+        what: "EFA: `wr_*` SEND of 2 entries, x32",
+        face: Face::Abi,
+        names: &["wr srd send sge2", "wr efa_ud send sge2"],
+        batches: LIST,
+        share: 0.97,
+        reason: SEVERAL,
     },
 ];
 
@@ -478,6 +525,8 @@ const EFA_POLL: &str = "the poll enters and leaves the queue for each completion
     the number of a completion is compared with those that the device has; libefa does neither";
 const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe, and libefa, which has no thread \
     domains, takes a lock in both counts; the limit is that of the queue with a lock";
+const EFA_ABI: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe; whether the queue has a lock \
+    is read in each call, and the result is converted to errno";
 const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete, because one that is abandoned posts nothing; \
     the length of each entry is limited to what the device has";
 const EFA_WIDE: &str = "two blocks of 64 bytes are cleared and copied, and the length of each buffer is checked before it is copied";

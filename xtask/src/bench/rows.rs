@@ -237,7 +237,7 @@ impl Row {
         Self { exclusive: true, ..self }
     }
     const fn efa(self) -> Self {
-        Self { device: Device::Efa, abi: EFA_ABI, ..self }
+        Self { device: Device::Efa, ..self }
     }
 }
 
@@ -291,9 +291,6 @@ const OTHERS: &[Row] = &[
         .batches(&[1])
         .exclusive(),
 ];
-
-/// Whether this project's libibverbs.so.1 has EFA.
-const EFA_ABI: bool = false;
 
 /// The rows of EFA that the table of posts does not have.
 const EFA: &[Row] = &[
@@ -416,8 +413,7 @@ mod tests {
         let names: Vec<_> = ROWS.iter().filter(|row| row.abi).map(|row| row.c).collect();
         let unique: HashSet<_> = names.iter().copied().collect();
         assert_eq!(unique.len(), names.len());
-        let has_abi = |row: &&Row| row.device == Device::Mlx5 || EFA_ABI;
-        assert_eq!(unique, ROWS.iter().filter(has_abi).map(|row| row.c).collect());
+        assert_eq!(unique, ROWS.iter().map(|row| row.c).collect());
     }
 
     /// The types of QPs by their transports' names.
@@ -486,6 +482,7 @@ mod tests {
                 let (transport, name) = (transport.name(), operation.name());
                 assert!(has(&format!("wr {transport} {name}"), Face::C), "{transport} {name}");
                 assert!(has(&format!("wr {transport} {name}"), Face::Raw), "{transport} {name}");
+                assert!(has(&format!("wr {transport} {name}"), Face::Abi), "{transport} {name}");
                 let call = if name.starts_with("send") { "post_send" } else { "wr" };
                 assert!(has(&format!("{call} {transport} {name}"), Face::Typed), "{transport} {name}");
             }
