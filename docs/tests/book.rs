@@ -305,12 +305,13 @@ fn other_systems_get_one_error() {
         let holds = cfgs.lines().any(|cfg| cfg == condition.replace(" = ", "="));
         assert_eq!(holds, is_supported, "{target}");
     }
-    // Each crate of the project that a program can name depends on that crate.
+    // Each crate of the project that a program can name depends on that crate, if it needs the system.
     for manifest in files(&["crates", "drivers"], "Cargo.toml") {
         let text = fs::read_to_string(&manifest).unwrap();
         let dependencies = text.split("dependencies]").nth(1).unwrap_or_default();
+        let needs_system = ["libc", "nix", "memmap2"].iter().any(|name| dependencies.contains(name));
         assert!(
-            text.contains("publish = false") || dependencies.contains("uverbs"),
+            text.contains("publish = false") || dependencies.contains("uverbs") || !needs_system,
             "{}: compiles on other systems",
             manifest.display()
         );
