@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn a_doorbell_ends_with_the_first_store_to_memory_after_its_register() {
-        let registers = vec![0x1000..0x2000];
-        let combined = vec![0x8000..0x9000];
+        let registers = Vec::from_iter([(0x1000, 0x2000)].map(|(from, to)| from..to));
+        let combined = Vec::from_iter([(0x8000, 0x9000)].map(|(from, to)| from..to));
         let places = Places { registers, combined, stack: 0..0x100, mark: 1, maps: Vec::new() };
         let mut code = Code::new(Vec::new());
         code.kinds.insert(7, Kind::Fence);
