@@ -178,17 +178,14 @@ pub trait Face: Locking {
     /// Posts one receive.
     fn recv<D: Device, const N: usize>(q: &mut RecvQueue<Self, D>, p: &D::Places, i: u32) -> Posted;
     /// Posts a batch of receives.
-    fn recv_batch<D: Device, const N: usize>(q: &mut RecvQueue<Self, D>, p: &D::Places, first: u32) -> Posted;
+    fn recv_batch<D: Device, const N: usize>(q: &mut RecvQueue<Self, D>, p: &D::Places, first: u32)
+    -> Posted;
     /// Posts one receive to an SRQ.
     fn srq_recv<D: Device, const N: usize>(q: &mut Srq<Self, D>, p: &D::Places, i: u32) -> Posted;
     /// Posts a batch of receives to an SRQ.
     fn srq_recv_batch<D: Device, const N: usize>(q: &mut Srq<Self, D>, p: &D::Places, first: u32) -> Posted;
     /// Polls by a callback.
-    fn poll_each<D: Driver>(
-        q: &mut Cq<Self, D>,
-        max: usize,
-        f: impl FnMut(&Completion<'_, D>),
-    ) -> Polled;
+    fn poll_each<D: Driver>(q: &mut Cq<Self, D>, max: usize, f: impl FnMut(&Completion<'_, D>)) -> Polled;
     /// Polls into an array.
     fn poll<D: Driver>(q: &mut Cq<Self, D>, wc: &mut [WorkCompletion]) -> Polled;
     /// Requests an event.

@@ -13,11 +13,11 @@ use core::cell::RefCell;
 use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::provider::op::MwBind;
+use uverbs::qp::transport::Sends;
 use uverbs::raw::SendQueue;
 use uverbs::wr::{
     IbvMwBindInfo, RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTso, WrUd,
 };
-use uverbs::qp::transport::Sends;
 use uverbs::{Driver, Exclusive, Rc};
 
 /// RDMA writes of one entry.

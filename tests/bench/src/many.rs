@@ -14,8 +14,8 @@ use crate::world::{Cq, Pair, Wants, World};
 use crate::{BATCH, CHUNK, Rows, ok};
 use core::cell::{OnceCell, RefCell};
 use core::hint::black_box;
-use uverbs::mlx5::Mlx5;
 use uverbs::Rc;
+use uverbs::mlx5::Mlx5;
 use uverbs::wr::SendWr;
 
 /// Requests of a small ring.

@@ -72,7 +72,10 @@ fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T
 
 /// Posts a chunk, one request after the other.
 #[inline(never)]
-pub fn singles<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(queue: &mut SendQueue<T, L, D>, p: &D::Places) {
+pub fn singles<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(
+    queue: &mut SendQueue<T, L, D>,
+    p: &D::Places,
+) {
     for i in 0..CHUNK {
         L::post::<D, T, O>(queue, p, i).unwrap_or_else(ok);
     }
@@ -80,7 +83,10 @@ pub fn singles<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(queue: &mut 
 
 /// Posts a chunk in batches.
 #[inline(never)]
-pub fn batches<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(queue: &mut SendQueue<T, L, D>, p: &D::Places) {
+pub fn batches<D: Device, L: Face, T: Posts<D>, O: Operation<T, D>>(
+    queue: &mut SendQueue<T, L, D>,
+    p: &D::Places,
+) {
     for first in (0..CHUNK).step_by(BATCH as usize) {
         L::post_batch::<D, T, O>(queue, p, first).unwrap_or_else(ok);
     }

@@ -9,9 +9,7 @@ use uverbs::attr::{AccessFlags, AhAttr, Gid};
 use uverbs::provider::RemoteAddr;
 use uverbs::raw::{AtOnce, Batch, SendGuard, SendQueue, ToBatch, Wr};
 use uverbs::wr::Sge;
-use uverbs::{
-    AddressHandle, Exclusive, Exposed, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Srd, Ud,
-};
+use uverbs::{AddressHandle, Exclusive, Exposed, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Srd, Ud};
 use uverbs_efa::Efa;
 
 const N: usize = CHUNK as usize;

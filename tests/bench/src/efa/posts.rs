@@ -54,11 +54,7 @@ operations! {
 type Lazy<T, L> = &'static OnceCell<RefCell<Pair<T, L>>>;
 
 /// The QP of a row, created at the first call.
-fn pair<T: Posts<Efa>, L: Face>(
-    lazy: Lazy<T, L>,
-    w: &World<L>,
-    post: &Post,
-) -> &'static RefCell<Pair<T, L>> {
+fn pair<T: Posts<Efa>, L: Face>(lazy: Lazy<T, L>, w: &World<L>, post: &Post) -> &'static RefCell<Pair<T, L>> {
     lazy.get_or_init(|| {
         let is_builder = post.call == Call::Builder;
         let mut wants = Wants::default();
@@ -137,8 +133,7 @@ fn typed<L: Face, T: Posts<Efa>, O: Typed<T, Efa> + 'static>(
     post: Post,
     lazy: Lazy<T, L>,
 ) {
-    let posts: [(u32, PostChunk<T, L>); 2] =
-        [(1, singles::<Efa, L, T, O>), (BATCH, batches::<Efa, L, T, O>)];
+    let posts: [(u32, PostChunk<T, L>); 2] = [(1, singles::<Efa, L, T, O>), (BATCH, batches::<Efa, L, T, O>)];
     for (batch, posts) in posts {
         rows.add("typed", &post.name(), batch, CHUNK, move || {
             let pair = &mut *pair(lazy, w, &post).borrow_mut();

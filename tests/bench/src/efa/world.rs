@@ -74,11 +74,9 @@ impl<T: Posts<Efa>, L: Face> Pair<T, L> {
         let queues = Queues::of_last_qp(qp.qp_num(), wants.inline > 32);
         let state = QpAttrMask::STATE;
         let init = state | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
-        for (qp_state, mask) in [
-            (QpState::INIT, init),
-            (QpState::RTR, state),
-            (QpState::RTS, state | QpAttrMask::SQ_PSN),
-        ] {
+        for (qp_state, mask) in
+            [(QpState::INIT, init), (QpState::RTR, state), (QpState::RTS, state | QpAttrMask::SQ_PSN)]
+        {
             let mut attr = QpAttr::default();
             (attr.qp_state, attr.port_num, attr.qkey) = (qp_state, 1, REMOTE_QKEY);
             qp.modify(&attr, mask).expect("a transition");
