@@ -99,9 +99,9 @@ impl Access {
     }
 }
 
-/// The accesses between a store to the mark and the next.
+/// The accesses between a store to the mark and the next. The loader clears the mark with other variables, by wider stores.
 fn chunks(accesses: &[Access], mark: u64) -> Vec<&[Access]> {
-    let marks = accesses.iter().enumerate().filter(|(_, a)| matches!(a, Access::Store(at, _) if *at == mark));
+    let marks = accesses.iter().enumerate().filter(|(_, access)| **access == Access::Store(mark, 8));
     let marks: Vec<_> = marks.map(|(i, _)| i).collect();
     marks.chunks_exact(2).filter_map(|pair| accesses.get(pair[0] + 1..pair[1])).collect()
 }
@@ -344,5 +344,7 @@ mod tests {
     fn chunks_are_between_marks() {
         let all = [Access::Store(1, 8), Access::Store(2, 8), Access::Store(1, 8), Access::Store(3, 8)];
         assert_eq!(chunks(&all, 1), [&[Access::Store(2, 8)][..]]);
+        let with_loader = [&[Access::Store(1, 16)], &all[..]].concat();
+        assert_eq!(chunks(&with_loader, 1), [&[Access::Store(2, 8)][..]]);
     }
 }
