@@ -57,8 +57,8 @@ type Lazy<T, L> = &'static OnceCell<RefCell<Pair<T, L>>>;
 fn pair<T: Posts<Efa>, L: Face>(lazy: Lazy<T, L>, w: &World<L>, post: &Post) -> &'static RefCell<Pair<T, L>> {
     lazy.get_or_init(|| {
         let is_builder = post.call == Call::Builder;
-        let mut wants = Wants::default();
-        wants.ops = if is_builder { ops_of(post.transport) } else { SendOpsFlags::empty() };
+        let ops = if is_builder { ops_of(post.transport) } else { SendOpsFlags::empty() };
+        let mut wants = Wants { ops, ..Wants::default() };
         match post.data {
             Data::Usual | Data::InlineList(_) => {}
             Data::Entries(n) => wants.entries = n,
