@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `cargo check` of the workspace. The test programs that [`test`] builds and runs are left out.
+/// `cargo check` of the workspace. The test programs that [`test()`] builds and runs are left out.
 pub(crate) fn check() -> Result<()> {
     let mut cmd = call("check")?;
     cmd.args(["--workspace", "--all-targets"]);

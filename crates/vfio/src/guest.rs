@@ -36,7 +36,7 @@ pub enum Unmapped {
     Changeable,
     /// The file has no such bytes.
     Outside,
-    /// The VM has mapped too much: [`MAX_REGIONS`], [`MAX_BYTES`].
+    /// The VM has mapped too much: `MAX_REGIONS`, `MAX_BYTES`.
     Limit,
     /// mmap(2) failed.
     Refused(nix::errno::Errno),

@@ -2,7 +2,7 @@
 //! A QP with a peer: numbers, credits, buffers.
 //!
 //! Each message begins with its number and the number of messages that its sender has delivered. A message of these alone, with the number
-//! [`NONE`], is sent if there is no other for half a window.
+//! `NONE`, is sent if there is no other for half a window.
 
 use super::window::Window;
 use anyhow::{Context as _, Result, bail, ensure};
