@@ -14,6 +14,10 @@ const DIRECTORY: &str = "target/packets";
 const ALL: &str = "all.pcapng";
 /// Dissectors that take any payload for theirs.
 const GUESSES: [&str; 2] = ["rpcordma", "infiniband.eoib"];
+/// The protocols in which a fault is one of the packet. Others guess what the payload is, which has no protocol.
+const PROTOCOLS: [&str; 7] = ["Ethernet", "IPv4", "IPv6", "UDP", "InfiniBand", "RRoCE", "RoCE"];
+/// A test that counts the open files, of which a capture closes one when it is full.
+const COUNTS_FILES: &str = "big::";
 
 /// Captures the packets of the suite and dissects them; compares a packet of each opcode with what Wireshark reads.
 pub(crate) fn check() -> Result<()> {
@@ -25,7 +29,7 @@ pub(crate) fn check() -> Result<()> {
     }
     fs::create_dir_all(&directory)?;
     let mut suite = cargo::cargo(&["test", "--workspace", "--test", "hca", "--", "--quiet"]);
-    suite.args(LONG.iter().flat_map(|name| ["--skip", *name]));
+    suite.args(LONG.iter().chain([&COUNTS_FILES]).flat_map(|name| ["--skip", *name]));
     run::inherit(suite.env("UVERBS_HCA_CAPTURE", &directory))?;
     let all = directory.join(ALL);
     let mut to = File::create(&all)?;
@@ -48,7 +52,7 @@ pub(crate) fn check() -> Result<()> {
         let line = line?;
         let mut fields = line.split('\t');
         let (number, malformed) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
-        if !malformed.is_empty() {
+        if is_fault(malformed) {
             bail!("packet {number} of {}: {malformed}; {}", all.display(), fields.next().unwrap_or_default());
         }
         count += 1;
@@ -58,4 +62,27 @@ pub(crate) fn check() -> Result<()> {
     eprintln!("packets: {count} were dissected");
     fs::remove_file(&all)?;
     Ok(())
+}
+
+/// Whether one of the protocols that Wireshark names as malformed is one of the packet, and not guessed: the payload of InfiniBand can be
+/// tried as an Ethernet type, after which any protocol follows.
+fn is_fault(malformed: &str) -> bool {
+    let names = || malformed.split("[Malformed Packet: ").skip(1).filter_map(|rest| rest.split(']').next());
+    let is_guess = names().any(|name| name == "Ethertype");
+    !is_guess && names().any(|name| PROTOCOLS.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_of_the_payload_are_no_faults() {
+        assert!(is_fault("[Malformed Packet: RRoCE],_ws.malformed"));
+        assert!(is_fault("[Malformed Packet: InfiniBand]"));
+        assert!(!is_fault(
+            "[Malformed Packet: IPv4],_ws.malformed,[Malformed Packet: Ethertype],_ws.malformed"
+        ));
+        assert!(!is_fault("[Malformed Packet: LAPB],_ws.malformed") && !is_fault(""));
+    }
 }
