@@ -32,7 +32,7 @@ pub(super) const PACKAGES: [&str; 14] = [
 ];
 
 /// Tests that do not run under the emulation, with the reasons.
-const LEFT_OUT: [(&str, &str); 6] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("many::domains_regions_and_windows_cost_the_same_among_many", COSTS),
     ("many::handles_of_addresses_and_rules_cost_the_same_among_many", COSTS),
     ("many::queue_pairs_cost_the_same_among_many", COSTS),
@@ -42,9 +42,13 @@ const LEFT_OUT: [(&str, &str); 6] = [
         "engine::tests::reliable::an_srq_counts_its_receives_in_16_bits",
         "sends 132,000 messages, which takes half a minute",
     ),
+    ("on_demand::tests::a_range_has_an_end", VM_CALLS),
+    ("on_demand::tests::mapped_memory_is_accessed_and_other_addresses_are_faults", VM_CALLS),
 ];
 
 const COSTS: &str = "compares times, which are those of the emulator";
+
+const VM_CALLS: &str = "the emulator does not have process_vm_readv(2) and process_vm_writev(2)";
 
 /// Rounds of property tests that do not set their own number.
 const CASES: &str = "64";

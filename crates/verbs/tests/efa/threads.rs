@@ -40,7 +40,10 @@ fn numbers_are_used_again_while_another_thread_polls<D: Driver>() {
             }
         });
         let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end || qps < 20 {
+        // Until a number is used again; on a slow machine, or under emulation, this takes longer.
+        let limit = end + Duration::from_secs(120);
+        let has_reused = |numbers: &BTreeSet<u32>, qps: u64| (numbers.len() as u64) < qps;
+        while Instant::now() < end || (!has_reused(&numbers, qps) && Instant::now() < limit) {
             qps += 1;
             let mut qp = pd.qp::<Srd>().cq(&cq).cap(CAP).create().unwrap();
             numbers.insert(qp.qp_num());
