@@ -61,7 +61,11 @@ impl Subscriber for Recorder {
 /// The result of a call, and the events of the crates `uverbs*` in this thread during it.
 pub fn events<R>(f: impl FnOnce() -> R) -> (R, Vec<Seen>) {
     let recorder = Recorder::default();
-    let result = tracing::subscriber::with_default(recorder.clone(), f);
+    let result = tracing::subscriber::with_default(recorder.clone(), || {
+        // Another thread, which has no recorder, may have reached an event for the first time meanwhile, and noted that nobody wants it.
+        tracing::callsite::rebuild_interest_cache();
+        f()
+    });
     let seen = recorder.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (result, seen.into_iter().filter(|event| event.target.starts_with("uverbs")).collect())
 }
