@@ -6,6 +6,7 @@ use crate::{cargo, repo_root, run};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The directory of the captures.
@@ -28,8 +29,11 @@ pub(crate) fn check() -> Result<()> {
         fs::remove_dir_all(&directory)?;
     }
     fs::create_dir_all(&directory)?;
-    let mut suite = cargo::cargo(&["test", "--workspace", "--test", "hca", "--", "--quiet"]);
-    suite.args(LONG.iter().chain([&COUNTS_FILES]).flat_map(|name| ["--skip", *name]));
+    let mut suite = Command::new(program()?);
+    suite
+        .current_dir(repo_root().join("tests"))
+        .arg("--quiet")
+        .args(LONG.iter().chain([&COUNTS_FILES]).flat_map(|name| ["--skip", *name]));
     run::inherit(suite.env("UVERBS_HCA_CAPTURE", &directory))?;
     let all = directory.join(ALL);
     let mut to = File::create(&all)?;
@@ -62,6 +66,29 @@ pub(crate) fn check() -> Result<()> {
     eprintln!("packets: {count} were dissected");
     fs::remove_file(&all)?;
     Ok(())
+}
+
+/// The program of the suite, with the features that `cargo test` has; other packages have programs of the same name.
+fn program() -> Result<PathBuf> {
+    let mut cmd = cargo::cargo(&[
+        "test",
+        "--workspace",
+        "--test",
+        "hca",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let out = cmd.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    ensure!(out.status.success(), "the suite was not built");
+    let manifest = repo_root().join("tests/Cargo.toml");
+    let text = String::from_utf8(out.stdout)?;
+    let found = text.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_it =
+            message["manifest_path"].as_str() == manifest.to_str() && message["target"]["name"] == "hca";
+        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
+    });
+    found.context("cargo names no program of the suite")
 }
 
 /// Whether one of the protocols that Wireshark names as malformed is one of the packet, and not guessed: the payload of InfiniBand can be
