@@ -98,7 +98,8 @@ impl Ring {
         let sub = usize::from(!is_send);
         let mut cqe = [0_u8; 32];
         cqe[..2].copy_from_slice(&number.to_le_bytes());
-        cqe[3] = u8::from((self.written[sub] / self.count).is_multiple_of(2)) | if is_send { 1 } else { 2 } << 1;
+        cqe[3] =
+            u8::from((self.written[sub] / self.count).is_multiple_of(2)) | if is_send { 1 } else { 2 } << 1;
         cqe[4..6].copy_from_slice(&qp_num.to_le_bytes());
         if !is_send {
             cqe[6..8].copy_from_slice(&64_u16.to_le_bytes());
