@@ -6,7 +6,7 @@
 //! GIDs of the same type, and both must be derived from IPv4 addresses, or neither.
 
 use crate::context::{Context, ContextInner};
-use uverbs_core::attr::{Gid, GidEntry, GidType, LinkLayer};
+use uverbs_core::attr::{DriverQp, Gid, GidEntry, GidType, LinkLayer};
 use uverbs_core::control::query;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
@@ -34,13 +34,17 @@ fn best<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<GidEntry> 
     })
 }
 
+/// Whether the device is an EFA.
+fn has_srd<D: Driver>(context: &ContextInner<D>) -> bool {
+    context.driver().driver_qp() == Some(DriverQp::Srd)
+}
+
 /// The index for a connection whose program selects none: that of the best GID on Ethernet and EFA, none on InfiniBand.
 pub(crate) fn default_index<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<Option<u8>> {
-    // EFA is not one of the layers, and has no LIDs either (`efa_query_port()` of the kernel).
-    if !matches!(
-        query::port(context.kernel(), port_num)?.link_layer,
-        LinkLayer::ETHERNET | LinkLayer::UNSPECIFIED
-    ) {
+    let layer = query::port(context.kernel(), port_num)?.link_layer;
+    // EFA is not one of the layers, and has no LIDs either (`efa_query_port()` of the kernel). Another port without a layer is used as one
+    // of InfiniBand.
+    if layer != LinkLayer::ETHERNET && (layer != LinkLayer::UNSPECIFIED || !has_srd(context)) {
         return Ok(None);
     }
     let entry = best(context, port_num)?;
