@@ -12,6 +12,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashMap;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, Data, Dest, Inline, Op, PollError, RecvQueue as _, RemoteAddr, To,
     Wr,
@@ -244,6 +245,10 @@ impl Model {
                 Wr { wr_id: r.wr_id, flags: r.flags(), to, op: r.op(), data }
             })
             .collect();
+        // The typed faces refuse entries above the limit; the others pass them on, and the device refuses them.
+        if entries.iter().flatten().any(|sge| sge.length > MAX_SGE_LENGTH) {
+            return;
+        }
         // A list names its destination in each node; one without an address handle has a remote address in its place.
         if face == Face::List && requests.iter().any(|r| r.to.is_none() || r.op().remote().is_some()) {
             return;
