@@ -13,9 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use uverbs_roce::capture::{Interface, LinkType, Writer};
 
-/// The most interfaces of a file: the ports of a fabric, with a number of 16 bits, on each link.
-const MAX_INTERFACES: usize = 1 << 17;
-
 /// The directory of the files of all fabrics.
 const DIRECTORY: &str = "UVERBS_HCA_CAPTURE";
 /// Bytes of such a file at most; further packets are left out.
@@ -36,7 +33,7 @@ pub struct Captured {
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: Option<Writer<File>>,
-    /// An interface for each port that has sent a packet, by number and whether it is Ethernet.
+    /// An interface for each port that has sent a packet, by number and whether it is Ethernet: at most twice 2^16.
     interfaces: HashMap<(u16, bool), Interface>,
     /// The time of the fabric's clock at 0, in nanoseconds since 1970; 0 for a virtual clock.
     epoch: u64,
@@ -71,7 +68,6 @@ impl Capture {
         let key = (from.number, packet.link == LinkType::Ethernet);
         let interface = match self.interfaces.get(&key) {
             Some(interface) => *interface,
-            None if self.interfaces.len() >= MAX_INTERFACES => return Ok(()),
             None => {
                 let interface = file.interface(packet.link, &format!("port {}", from.number))?;
                 self.interfaces.insert(key, interface);

@@ -36,7 +36,11 @@ pub(crate) fn captured(packet: &Packet, from: &Address, to: &Address) -> Option<
         true => (Link::Ethernet(ethernet(packet, from, to)), LinkType::Ethernet),
         false => (Link::Infiniband(infiniband(packet, from, to)), LinkType::Infiniband),
     };
-    let bytes = Frame { link, packet: transport_packet(packet)? }.encode().ok()?;
+    let frame = Frame { link, packet: transport_packet(packet)? };
+    let bytes = frame
+        .encode()
+        .inspect_err(|error| log::warn!("a packet is not captured: {error}; {comment}"))
+        .ok()?;
     Some(Captured { link: kind, bytes, comment })
 }
 

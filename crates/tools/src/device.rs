@@ -5,7 +5,7 @@ use crate::limits;
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::sync::OnceLock;
-use uverbs::attr::LinkLayer;
+use uverbs::attr::{DriverQp, LinkLayer};
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
 use uverbs::efa::Efa;
 use uverbs::efa_device;
@@ -179,8 +179,8 @@ pub(crate) fn software_info<D: Driver>(context: &Context<D>) -> Result<DeviceInf
     Ok(info)
 }
 
-/// The index of the GID that `option` requests, or the default: the port's best one on RoCE, and the only one of EFA, whose ports have
-/// neither a LID nor a link layer. InfiniBand needs none.
+/// The index of the GID that `option` requests, or the default: the port's best one on RoCE and on EFA, whose ports have neither a LID nor a
+/// link layer. InfiniBand needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -190,12 +190,8 @@ pub(crate) fn gid_index<D: Driver>(
         limits::gid(context, port_num, option, index)?;
         return Ok(asked);
     }
-    let port = context.query_port(port_num)?;
-    let is_efa = port.link_layer == LinkLayer::UNSPECIFIED && port.lid == 0;
-    if is_efa {
-        return Ok(Some(0));
-    }
-    if port.link_layer != LinkLayer::ETHERNET {
+    let is_efa = context.driver_qp() == Some(DriverQp::Srd);
+    if !is_efa && context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
         return Ok(None);
     }
     Ok(u8::try_from(context.best_gid(port_num)?.gid_index).ok())

@@ -539,17 +539,17 @@ impl Plan {
         self.kind == Kind::Latency || self.bidirectional
     }
 
-    /// The sizes to measure. A datagram fits into the MTU, of UD, or into a message of the port, of SRD: `mtu` is that of the two.
-    pub(super) fn sizes(&self, mtu: u32) -> Result<Vec<u32>, String> {
+    /// The sizes to measure. `longest` is the longest datagram: of UD the MTU, of SRD the longest message of the port.
+    pub(super) fn sizes(&self, longest: u32) -> Result<Vec<u32>, String> {
         let is_datagram = self.is_datagram();
         if self.common.all {
-            let largest = if is_datagram { mtu.ilog2() } else { LARGEST };
+            let largest = if is_datagram { longest.ilog2() } else { LARGEST };
             return Ok((1..=largest).map(|power| 1 << power).collect());
         }
-        if is_datagram && self.size > mtu {
+        if is_datagram && self.size > longest {
             return match self.common.size {
-                Some(size) => Err(format!("--size {size}: a datagram is longer than the MTU of {mtu}")),
-                None => Ok(vec![mtu]),
+                Some(size) => Err(format!("--size {size}: the longest datagram has {longest} bytes")),
+                None => Ok(vec![longest]),
             };
         }
         Ok(vec![self.size])

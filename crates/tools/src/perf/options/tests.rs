@@ -137,7 +137,7 @@ fn errors_name_the_option() {
         assert_eq!(parse(line).unwrap_err(), text, "{line}");
     }
     let error = parse("send-bw -c UD -s 2048").unwrap().sizes(1024).unwrap_err();
-    assert_eq!(error, "--size 2048: a datagram is longer than the MTU of 1024");
+    assert_eq!(error, "--size 2048: the longest datagram has 1024 bytes");
 }
 
 #[test]
