@@ -7,12 +7,15 @@ use crate::world_lock::WorldLock;
 use core::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use uverbs_core::sync::Home;
 
 /// Owns the threads of a fabric; ends them when the last user drops it.
 pub(crate) struct Alive<M: Model> {
     pub(crate) shared: Arc<WorldLock<M>>,
     pub(crate) trunks: Arc<Trunks>,
     thread: Option<JoinHandle<()>>,
+    home: Home,
+    /// For kernels that do not know it.
     pid: u32,
 }
 
@@ -39,11 +42,11 @@ impl<M: Model> Drop for Alive<M> {
 
 impl<M: Model> Alive<M> {
     pub(crate) fn new(shared: Arc<WorldLock<M>>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
-        Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
+        Arc::new(Self { shared, trunks: Arc::default(), thread, home: Home::here(), pid: std::process::id() })
     }
 
     /// Whether this is the process that created the fabric, and not a child of it.
     pub(crate) fn is_here(&self) -> bool {
-        std::process::id() == self.pid
+        self.home.is_here() && (self.home.is_known() || std::process::id() == self.pid)
     }
 }

@@ -163,8 +163,9 @@ impl<M: Model> Fabric<M> {
             world.net.changes += 1;
             let (device, front) = make(&mut Port { now: world.now, me: index, net: &mut world.net });
             world.brief |= in_real_time && front.is_in_vm();
-            world.devices.push(Some(Station { device, front: Box::new(front) }));
+            world.devices.push(Some(Station { device, front: Box::new(front), is_listed: false }));
             world.here.push(index);
+            world.list(index);
             index
         });
         Plugged::new(self.clone(), index)

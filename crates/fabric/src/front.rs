@@ -31,6 +31,8 @@ pub trait Front<M: Model>: Any + Send + fmt::Debug {
 pub(crate) struct Station<M: Model> {
     pub(crate) device: M,
     pub(crate) front: Box<dyn Front<M>>,
+    /// Whether the world has it in its list of devices with work.
+    pub(crate) is_listed: bool,
 }
 
 impl<M: Model> Station<M> {

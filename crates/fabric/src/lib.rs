@@ -28,6 +28,7 @@ mod alive;
 pub mod backing;
 mod capture;
 mod fabric;
+mod flight;
 mod front;
 pub mod memory;
 pub mod model;

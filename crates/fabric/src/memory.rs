@@ -32,6 +32,16 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The bytes are not all inside.
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault>;
 
+    /// Copies out `len` bytes at `offset`, behind those that `to` has.
+    ///
+    /// # Errors
+    /// The bytes are not all inside. Then `to` may have more bytes than before.
+    fn append(&self, offset: u64, len: usize, to: &mut Vec<u8>) -> Result<(), Fault> {
+        let at = to.len();
+        to.resize(at + len, 0);
+        self.read(offset, &mut to[at..])
+    }
+
     /// Copies in `from` at `offset`.
     ///
     /// # Errors

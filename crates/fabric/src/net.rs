@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
+pub use crate::flight::MAX_FLIGHT_OF_LINK;
+use crate::flight::{Flight, Origin};
 use crate::model::Packet;
 use crate::tap::{Fate, Tap, Tapped};
 use crate::users::Users;
@@ -20,23 +22,14 @@ pub(crate) struct Faults {
 /// The additional delay of a reordered packet, ns.
 const REORDER_NS: u64 = 20_000;
 
-/// The bytes of packets in flight that a port of this process, or another process, may have sent. If they are exceeded,
-/// further packets are lost, as at a switch without free buffers.
-const MAX_FLIGHT: usize = 256 << 20;
-/// The same limit for all devices of another process together.
-pub const MAX_FLIGHT_OF_LINK: usize = 64 << 20;
+/// The number of buffers whose memory is kept, and the bytes of one at most: the data of a packet.
+const SPARE: usize = 256;
+const SPARE_BYTES: usize = 4096;
 
 /// The QPs of a device in a multicast group.
 pub const MAX_IN_GROUP: u32 = 240;
 /// The memberships of all QPs of a device in multicast groups.
 pub const MAX_MEMBERSHIPS: u32 = 1 << 14;
-
-/// The sender of a packet, whose packets in flight are limited together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Origin {
-    Port(usize),
-    Link(u32),
-}
 
 /// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,9 +159,7 @@ pub struct Net<P> {
     pub ports: Vec<Address>,
     pub(crate) faults: Faults,
     groups: Groups,
-    packets: BTreeMap<(u64, u64), (usize, Origin, P)>,
-    /// The bytes of the packets of each sender.
-    flight: BTreeMap<Origin, usize>,
+    packets: Flight<P>,
     timers: BTreeMap<TimerEntry, (usize, u32)>,
     sequence: u64,
     seed: u64,
@@ -176,6 +167,8 @@ pub struct Net<P> {
     pub changes: u64,
     index: RefCell<Index>,
     tap: Tapped<P>,
+    /// The memory of the data of packets that have arrived.
+    spare: Vec<Vec<u8>>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -228,19 +221,16 @@ impl<P: Packet> Net<P> {
     /// The bytes of packets in flight that another process has sent.
     #[must_use]
     pub fn flight_of(&self, link: u32) -> usize {
-        self.flight.get(&Origin::Link(link)).copied().unwrap_or(0)
+        self.packets.of_link(link)
     }
 
     /// Adds a packet, unless its sender has too many in flight.
     fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) {
-        let max = if matches!(origin, Origin::Port(_)) { MAX_FLIGHT } else { MAX_FLIGHT_OF_LINK };
-        let bytes = self.flight.entry(origin).or_insert(0);
-        if *bytes > max {
-            return;
+        let cost = packet.cost();
+        if self.packets.start(origin, cost) {
+            self.sequence += 1;
+            self.packets.put((at, self.sequence), to, origin, cost, packet);
         }
-        *bytes += packet.cost();
-        self.sequence += 1;
-        self.packets.insert((at, self.sequence), (to, origin, packet));
     }
 
     /// A network without ports, whose faults this seed selects.
@@ -250,14 +240,30 @@ impl<P: Packet> Net<P> {
             ports: Vec::new(),
             faults: Faults::default(),
             groups: Groups::default(),
-            packets: BTreeMap::new(),
-            flight: BTreeMap::new(),
+            packets: Flight::default(),
             timers: BTreeMap::new(),
             sequence: 0,
             seed,
             changes: 0,
             index: RefCell::default(),
             tap: Tapped::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// An empty buffer for the data of a packet. It may have the memory of an earlier one.
+    #[must_use]
+    #[inline]
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of the data of a packet for [`buffer`](Self::buffer), up to a limit.
+    #[inline]
+    pub fn reuse(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
+            buffer.clear();
+            self.spare.push(buffer);
         }
     }
 
@@ -350,7 +356,7 @@ impl<P: Packet> Net<P> {
 
     /// The time of the next packet or timer.
     pub(crate) fn next_packet(&self) -> Option<u64> {
-        self.packets.keys().next().map(|(at, _)| *at)
+        self.packets.next()
     }
 
     pub(crate) fn next_timer(&self) -> Option<u64> {
@@ -371,18 +377,11 @@ impl<P: Packet> Net<P> {
 
     /// The first packet that is due by `until`, with its time and device.
     pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, P)> {
-        let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
-        let (to, origin, packet) = self.packets.remove(&key)?;
-        if let Some(bytes) = self.flight.get_mut(&origin) {
-            *bytes -= packet.cost();
-            if *bytes == 0 {
-                self.flight.remove(&origin);
-            }
-        }
-        if let Some(port) = self.ports.get_mut(to) {
+        let popped = self.packets.pop(until)?;
+        if let Some(port) = self.ports.get_mut(popped.1) {
             port.received += 1;
         }
-        Some((key.0, to, packet))
+        Some(popped)
     }
 
     /// Sets a timer of a QP. Returns its entry.

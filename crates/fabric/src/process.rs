@@ -6,7 +6,7 @@
 use crate::memory::{Fault, Memory};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use uverbs_core::sync::copy::{load_bytes, store_bytes};
+use uverbs_core::sync::copy::{load_bytes, load_uninit, store_bytes};
 
 const WORD: usize = size_of::<u64>();
 
@@ -100,6 +100,20 @@ impl Memory for ProcessRange {
         Ok(())
     }
 
+    fn append(&self, offset: u64, len: usize, to: &mut Vec<u8>) -> Result<(), Fault> {
+        let at = self.check(offset, len)?;
+        // SAFETY: `check` covered `len` bytes at `at`, which are inside the range.
+        let from = unsafe { self.base.add(at) };
+        to.reserve(len);
+        let place = &mut to.spare_capacity_mut()[..len];
+        // SAFETY: mapped and readable (the invariant); no exclusive reference to the memory exists (the contract of `new`).
+        unsafe { load_uninit(from.as_ptr(), place) };
+        let end = to.len() + len;
+        // SAFETY: room for them was reserved, and the copy initialised the bytes behind the old length.
+        unsafe { to.set_len(end) };
+        Ok(())
+    }
+
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
         let at = self.check(offset, from.len())?;
         // SAFETY: `check` covered `from.len()` bytes at `at`, which are inside the range.
@@ -162,6 +176,10 @@ mod tests {
                 let mut back = vec![0xaa; len];
                 range.read(0, &mut back).unwrap();
                 assert_eq!(back, data);
+                let mut behind = vec![0xbb];
+                range.append(0, len, &mut behind).unwrap();
+                assert_eq!((behind[0], &behind[1..]), (0xbb, &*data));
+                assert_eq!(range.append(1, len, &mut behind), Err(Fault));
                 let all: Vec<u8> =
                     memory.iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
                 assert!(all[..skip].iter().chain(&all[skip + len..]).all(|b| *b == 0xff));

@@ -39,6 +39,8 @@ pub struct World<M: Model> {
     pub(crate) devices: Vec<Option<Station<M>>>,
     /// The numbers of the devices of this process. The slots for ports of other processes have no work.
     pub(crate) here: Vec<usize>,
+    /// Those that were used since they were tidied, or have more work.
+    listed: Vec<usize>,
     /// Other processes.
     pub(crate) peers: Peers<M::Packet>,
     /// Whether the lock must be held only for a short time, because the world has devices of VMs.
@@ -64,6 +66,7 @@ impl<M: Model> World<M> {
             now: 0,
             devices: Vec::new(),
             here: Vec::new(),
+            listed: Vec::new(),
             peers: Peers::new(),
             brief: false,
             stop: false,
@@ -79,7 +82,16 @@ impl<M: Model> World<M> {
     /// As [`World::device`], with its front.
     pub(crate) fn station(&mut self, index: usize) -> Option<(&mut Station<M>, Port<'_, M::Packet>)> {
         let station = self.devices.get_mut(index)?.as_mut()?;
+        if !station.is_listed {
+            station.is_listed = true;
+            self.listed.push(index);
+        }
         Some((station, Port { now: self.now, me: index, net: &mut self.net }))
+    }
+
+    /// The device of this number must be tidied.
+    pub(crate) fn list(&mut self, index: usize) {
+        self.station(index);
     }
 
     /// The front of a device of this process.
@@ -280,17 +292,20 @@ impl<M: Model> World<M> {
 
     /// Checks queues without doorbells, and delivers notices to the programs.
     fn tidy(&mut self, sweep: usize) {
-        for i in 0..self.here.len() {
-            let index = self.here[i];
-            if let Some((device, mut port)) = self.device(index) {
+        // Only devices that were used have something to check or to deliver, so that the cost of a call does not grow with the
+        // number of devices.
+        for i in 0..self.listed.len() {
+            if let Some((device, mut port)) = self.device(self.listed[i]) {
                 device.tidy(&mut port, sweep);
             }
         }
-        for index in self.here.iter().copied() {
-            if let Some(Some(station)) = self.devices.get_mut(index) {
-                station.deliver();
-            }
-        }
+        let devices = &mut self.devices;
+        self.listed.retain(|index| {
+            let Some(Some(station)) = devices.get_mut(*index) else { return false };
+            station.deliver();
+            station.is_listed = station.has_work();
+            station.is_listed
+        });
         self.peers.send_changes(&self.net);
         // After the ports, which the peers must have to answer.
         for Outgoing { link, to, bytes } in self.hosts.outgoing() {
@@ -300,9 +315,8 @@ impl<M: Model> World<M> {
 
     /// The time at which the thread must run next; `None` for never.
     pub(crate) fn next(&self) -> Option<u64> {
-        let has_work = |slot: &Option<Station<M>>| slot.as_ref().is_some_and(Station::has_work);
-        let watched = self.here.iter().any(|index| self.devices.get(*index).is_some_and(has_work));
-        let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
+        // A listed device has work.
+        let watch = (!self.listed.is_empty()).then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch].into_iter().flatten().min()
     }
 }

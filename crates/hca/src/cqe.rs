@@ -63,9 +63,9 @@ const fn proper(size: usize) -> usize {
 }
 
 impl Cqe {
-    /// The bytes, with this owner bit in the last one.
-    pub(crate) fn encode(&self, size: usize, owner: u8) -> Vec<u8> {
-        let mut bytes = vec![0; size];
+    /// The bytes of an entry of 64 or 128 bytes, with this owner bit in the last one.
+    pub(crate) fn encode<const SIZE: usize>(&self, owner: u8) -> [u8; SIZE] {
+        let (mut bytes, size) = ([0; SIZE], SIZE);
         let at = proper(size);
         put(&mut bytes, at + 32, &self.srqn_uidx.to_be_bytes());
         let head = u32::from(self.opcode) << 24 | self.qpn & 0xff_ffff;

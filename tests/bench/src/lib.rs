@@ -31,6 +31,7 @@ pub mod world;
 
 use face::Face;
 use measure::Meter;
+pub use measure::measured;
 use uverbs::Exclusive;
 use world::World;
 
@@ -125,6 +126,11 @@ pub fn run_any() {
         any::rows(&mut rows);
         rows
     });
+}
+
+/// The program whose rows are its own.
+pub fn run_rows(rows: impl FnOnce() -> Rows) {
+    measure(rows);
 }
 
 /// Measures the rows that the arguments select.

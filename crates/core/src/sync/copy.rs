@@ -19,6 +19,7 @@
 
 #[cfg(not(any(miri, uverbs_sanitize)))]
 use core::arch::asm;
+use core::mem::MaybeUninit;
 
 /// Copies `to.len()` bytes from memory that others may write at the same time.
 ///
@@ -30,6 +31,17 @@ pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
     // SAFETY: `to.len()` bytes at `from` are readable (the contract of this function); `to` is an exclusive slice, so they
     // do not overlap.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) }
+}
+
+/// As [`load_bytes`], to memory that need not be initialised. Afterwards it is.
+///
+/// # Safety
+/// As [`load_bytes`].
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub unsafe fn load_uninit(from: *const u8, to: &mut [MaybeUninit<u8>]) {
+    // SAFETY: `to.len()` bytes at `from` are readable (the contract of this function); `to` is an exclusive slice, so they
+    // do not overlap.
+    unsafe { copy(from, to.as_mut_ptr().cast(), to.len()) }
 }
 
 /// Copies `from` to memory that others may read and write at the same time.

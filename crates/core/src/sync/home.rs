@@ -12,18 +12,28 @@ use super::lock::LockError;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// The process in which this was made.
+/// The process in which this was made. The comparison is a load, without a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home(u32);
+pub struct Home(u32);
 
 impl Home {
-    pub(super) fn here() -> Self {
+    /// This process.
+    #[must_use]
+    pub fn here() -> Self {
         Self(number())
     }
 
-    /// Whether this is still that process.
-    pub(super) fn is_here(self) -> bool {
+    /// Whether this is still that process, and not a child of it. Always true if [`is_known`](Self::is_known) is false.
+    #[must_use]
+    #[inline]
+    pub fn is_here(self) -> bool {
         self == Self::here()
+    }
+
+    /// Whether the kernel tells a child from its parent.
+    #[must_use]
+    pub fn is_known(self) -> bool {
+        self.0 != 0
     }
 }
 

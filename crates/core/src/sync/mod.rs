@@ -12,7 +12,7 @@ pub mod index_stack;
 pub mod lock;
 
 pub use control_barrier::ControlBarrier;
-pub use home::{ProcessMutex, StaticMutex};
+pub use home::{Home, ProcessMutex, StaticMutex};
 pub use in_flight::InFlight;
 pub use index_stack::IndexStack;
 pub use lock::{Dynamic, Exclusive, Guard, LockError, Locked, Locking, Shared};

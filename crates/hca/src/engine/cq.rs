@@ -113,15 +113,20 @@ impl Cq {
     }
 
     fn store(&self, index: u32, cqe: &Cqe) -> Result<(), Fault> {
-        let owner = ((index / self.entries) & 1) as u8;
-        let bytes = cqe.encode(self.entry, owner);
+        // The number of entries is a power of two.
+        let owner = u8::from(index & self.entries != 0);
         let at = u64::from(index & (self.entries - 1)) * self.entry as u64;
-        let last = bytes.len() - 8;
-        self.ring.write(at, &bytes[..last])?;
+        match self.entry {
+            128 => self.store_bytes(at, &cqe.encode::<128>(owner)),
+            _ => self.store_bytes(at, &cqe.encode::<64>(owner)),
+        }
+    }
+
+    fn store_bytes(&self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let (first, word) = bytes.split_last_chunk().ok_or(Fault)?;
+        self.ring.write(at, first)?;
         // The owner bit is in the last word: a reader that sees it sees the whole entry.
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[last..]);
-        self.ring.publish(at + last as u64, word)
+        self.ring.publish(at + first.len() as u64, *word)
     }
 
     /// Writes an entry. Returns the event that it raises, if any.

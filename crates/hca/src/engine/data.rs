@@ -5,38 +5,39 @@ use super::Device;
 use super::mkey::{Denied, User, access};
 use crate::cqe::Syndrome;
 use crate::decode::Segment;
+use crate::memory::Fault;
 
 impl Device {
-    /// Reads `len` bytes at `offset` of the data of the segments.
+    /// Reads `len` bytes at `offset` of the data of the segments, into the memory of `out`, which is empty.
     pub(crate) fn gather(
         &self,
         user: User,
         segments: &[Segment],
         offset: u64,
         len: usize,
+        mut out: Vec<u8>,
     ) -> Result<Vec<u8>, Syndrome> {
-        let mut out = vec![0; len];
-        let mut done = 0;
-        walk(segments, offset, len, |segment, at, n| {
-            let place = out.get_mut(done..done + n).ok_or(Syndrome::LOCAL_LENGTH)?;
-            done += n;
-            match segment {
-                Segment::Inline(bytes) => {
-                    let from = bytes.get(at as usize..).and_then(|b| b.get(..n));
-                    place.copy_from_slice(from.ok_or(Syndrome::LOCAL_LENGTH)?);
-                    Ok(())
+        out.reserve_exact(len);
+        walk(segments, offset, len, |segment, at, n| match segment {
+            Segment::Inline(bytes) => {
+                let from = bytes.get(at as usize..).and_then(|b| b.get(..n));
+                out.extend_from_slice(from.ok_or(Syndrome::LOCAL_LENGTH)?);
+                Ok(())
+            }
+            Segment::Memory { lkey, addr, .. } => {
+                let addr = addr.wrapping_add(at);
+                let found = self.mkeys.resolve(user, *lkey, addr, n as u64, access::LOCAL_READ);
+                match found.map_err(|Denied| Syndrome::LOCAL_PROT)? {
+                    Some((memory, offset)) => memory.append(offset, n, &mut out),
+                    None => {
+                        out.resize(out.len() + n, 0);
+                        Ok(())
+                    }
                 }
-                Segment::Memory { lkey, addr, .. } => {
-                    let addr = addr.wrapping_add(at);
-                    self.mkeys
-                        .resolve(user, *lkey, addr, n as u64, access::LOCAL_READ)
-                        .map_err(|Denied| Syndrome::LOCAL_PROT)?
-                        .map_or(Ok(()), |(memory, offset)| memory.read(offset, place))
-                        .map_err(|_| Syndrome::LOCAL_PROT)
-                }
+                .map_err(|Fault| Syndrome::LOCAL_PROT)
             }
         })?;
-        if done == len { Ok(out) } else { Err(Syndrome::LOCAL_LENGTH) }
+        if out.len() == len { Ok(out) } else { Err(Syndrome::LOCAL_LENGTH) }
     }
 
     /// Checks all of a WQE's memory before anything is sent from it.

@@ -53,7 +53,7 @@ impl Device {
             }
             *room -= 1;
             let (at, is_first, is_last) = (i * mtu, i == 0, i + 1 == count);
-            let data = self.gather(user, &request.data, at, (len - at).min(mtu) as usize)?;
+            let data = self.gather(user, &request.data, at, (len - at).min(mtu) as usize, cx.net.buffer())?;
             let body = match request.op {
                 Op::Send { imm, invalidate } => Body::Send {
                     first: is_first,
@@ -94,7 +94,7 @@ impl Device {
             return Err(Syndrome::LOCAL_LENGTH);
         }
         self.check_gather(qp.user(), &request.data)?;
-        let data = self.gather(qp.user(), &request.data, 0, len as usize)?;
+        let data = self.gather(qp.user(), &request.data, 0, len as usize, cx.net.buffer())?;
         let qkey = (av.key >> 32) as u32;
         // If the top bit of the key is set, the QP's own Q_Key is used.
         let qkey = if qkey >> 31 == 0 { qkey } else { qp.attr.qkey };
@@ -134,7 +134,7 @@ impl Device {
     }
 
     /// Receives a datagram.
-    pub(crate) fn datagram(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+    pub(crate) fn datagram(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
         let Body::Datagram { qkey, imm, data } = &packet.body else { return };
         if *qkey != qp.attr.qkey {
             return;

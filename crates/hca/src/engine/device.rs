@@ -43,7 +43,7 @@ pub struct Device {
     /// The shared receive queues by number.
     pub srqs: Table<Srq>,
     /// The queue pairs by number.
-    pub qps: Table<Box<Qp>>,
+    pub qps: Table<Qp>,
     /// The receive work queues by number.
     pub wqs: Table<Wq>,
     users: AllUsers,
@@ -79,6 +79,8 @@ pub struct Device {
     pub(super) in_progress: InProgress,
     /// The entries of page lists that updates of keys have read and copied.
     pub(super) updated: u64,
+    /// Memory for the bytes of a WQE.
+    pub(super) wqe: Vec<u8>,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
     reserved_numbers: BTreeSet<u32>,
@@ -114,6 +116,7 @@ impl Device {
             sessions: 0,
             in_progress: InProgress::default(),
             updated: 0,
+            wqe: Vec::new(),
             next_number: 0x100,
             reserved_numbers: BTreeSet::new(),
         }
@@ -123,7 +126,7 @@ impl Device {
     /// removed.
     pub fn reset(&mut self, port: &mut Port<'_>) {
         for (qpn, qp) in self.qps.iter() {
-            port.net.leave_all(port.me, *qpn);
+            port.net.leave_all(port.me, qpn);
             qp.timer.queued.into_iter().for_each(|entry| port.net.cancel(entry));
         }
         *self = Self {
@@ -173,7 +176,7 @@ impl Device {
             srq: qp.srqn,
         };
         self.users.add(&qp.uses);
-        if let Some(old) = self.qps.insert(qp.qpn, Box::new(qp)) {
+        if let Some(old) = self.qps.insert(qp.qpn, qp) {
             self.users.remove(&old.uses);
         }
     }
@@ -306,9 +309,9 @@ impl Device {
         qpn: u32,
         f: impl FnOnce(&mut Self, &mut Port<'_>, &mut Qp) -> R,
     ) -> Option<R> {
-        let mut qp = self.qps.remove(qpn)?;
+        let mut qp = self.qps.take(qpn)?;
         let result = f(self, cx, &mut qp);
-        self.qps.insert(qpn, qp);
+        self.qps.put_back(qpn, qp);
         Some(result)
     }
 
@@ -327,7 +330,7 @@ impl Device {
                 return;
             }
             if packet.body.is_response() {
-                device.response(cx, qp, packet);
+                device.response(cx, qp, &packet);
                 return;
             }
             if qp.state == State::Rtr && !qp.established {
@@ -335,11 +338,14 @@ impl Device {
                 device.notices.push(Notice::Qp { qpn, event: event::COMM_EST });
             }
             match packet.transport {
-                Transport::Ud => device.datagram(cx, qp, packet),
-                Transport::Uc => device.unreliable(cx, qp, packet),
-                _ => device.request(cx, qp, packet),
+                Transport::Ud => device.datagram(cx, qp, &packet),
+                Transport::Uc => device.unreliable(cx, qp, &packet),
+                _ => device.request(cx, qp, &packet),
             }
         });
+        if let Some(data) = packet.body.into_data() {
+            cx.net.reuse(data);
+        }
     }
 
     /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell. It may be true

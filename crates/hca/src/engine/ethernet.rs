@@ -45,7 +45,7 @@ impl Device {
         self.check_gather(qp.user(), &request.data)?;
         let Some(mss) = eth.mss else {
             *room -= 1;
-            let data = self.gather(qp.user(), &request.data, 0, len)?;
+            let data = self.gather(qp.user(), &request.data, 0, len, Vec::new())?;
             let mut frame = [&eth.header[..], &data].concat();
             fill_checksums(&mut frame, eth);
             self.emit(cx, qp.qpn, frame);
@@ -58,7 +58,7 @@ impl Device {
         // Only the data of these frames are read.
         let start = first * mss;
         let part = len.min(end * mss).saturating_sub(start);
-        let data = self.gather(qp.user(), &request.data, start, part as usize)?;
+        let data = self.gather(qp.user(), &request.data, start, part as usize, Vec::new())?;
         let parsed = Headers::parse(&eth.header);
         for index in first..end {
             let offset = index * mss;

@@ -4,7 +4,7 @@
 
 use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
-use super::mkey::{Denied, access};
+use super::mkey::{Denied, Target, access};
 use super::packet::{Atomic, Body, Nak, PSN, Packet, psn_add, psn_diff};
 use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
@@ -27,7 +27,7 @@ enum Refusal {
 
 impl Device {
     /// Handles a request to an RC or XRC QP or a DC target.
-    pub(crate) fn request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+    pub(crate) fn request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
         if qp.kind == QpKind::Dct {
             self.dc_request(cx, qp, packet);
             return;
@@ -40,11 +40,11 @@ impl Device {
 
     /// Handles a request to a DC target. Each initiator has its own responder, which is created when its session
     /// starts.
-    fn dc_request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+    fn dc_request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
         let Some(dc) = packet.dc else { return };
         let from = (packet.from, packet.src_qpn);
         if dc.key != qp.dc_key {
-            reply(cx, qp, &packet, (packet.psn, 0), Body::Nak(Nak::Access));
+            reply(cx, qp, packet, (packet.psn, 0), Body::Nak(Nak::Access));
             return;
         }
         let fresh = || Responder { session: dc.session, ..Responder::new(dc.first) };
@@ -104,7 +104,7 @@ impl Device {
         }
     }
 
-    fn reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &mut Responder, packet: Packet) {
+    fn reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &mut Responder, packet: &Packet) {
         if resp.ended {
             return;
         }
@@ -117,7 +117,7 @@ impl Device {
             if !resp.nak_sent {
                 resp.nak_sent = true;
                 self.repairs += 1;
-                reply(cx, qp, &packet, (resp.expected, resp.msn), Body::Nak(Nak::Sequence));
+                reply(cx, qp, packet, (resp.expected, resp.msn), Body::Nak(Nak::Sequence));
             }
             return;
         }
@@ -126,7 +126,7 @@ impl Device {
             Body::Read { len, .. } => u64::from(*len).div_ceil(mtu).max(1) as u32,
             _ => 1,
         };
-        match self.execute(cx, qp, resp, &packet) {
+        match self.execute(cx, qp, resp, packet) {
             Ok(()) => {
                 resp.nak_sent = false;
                 resp.expected = psn_add(resp.expected, takes);
@@ -134,11 +134,11 @@ impl Device {
             Err(Refusal::NotReady) => {
                 // The following packets are dropped without an answer until this one arrives again.
                 resp.nak_sent = true;
-                reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Rnr(qp.attr.min_rnr_timer));
+                reply(cx, qp, packet, (packet.psn, resp.msn), Body::Rnr(qp.attr.min_rnr_timer));
             }
             Err(refusal @ (Refusal::Nak(_) | Refusal::Silent)) => {
                 if let Refusal::Nak(nak) = refusal {
-                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Nak(nak));
+                    reply(cx, qp, packet, (packet.psn, resp.msn), Body::Nak(nak));
                 }
                 if qp.kind == QpKind::Dct {
                     // A target serves other initiators, too, so only this session ends. An initiator without an answer
@@ -160,25 +160,25 @@ impl Device {
     }
 
     /// Handles a request that was executed before: its answer was lost, or it is a duplicate.
-    fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: Packet) {
+    fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: &Packet) {
         self.repairs += 1;
-        match packet.body {
+        match &packet.body {
             Body::Read { addr, rkey, len } => {
                 // The requester requests the packets that it did not get. Reads have no side effects, so they are
                 // executed again.
-                let again = self.read(cx, qp, &packet, resp.msn, (addr, rkey, len));
+                let again = self.read(cx, qp, packet, resp.msn, (*addr, *rkey, *len));
                 if again.is_err() {
-                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::Nak(Nak::Access));
+                    reply(cx, qp, packet, (packet.psn, resp.msn), Body::Nak(Nak::Access));
                 }
             }
             Body::Atomic { .. } => {
                 let known = resp.atomics.iter().find(|(psn, _)| *psn == packet.psn);
                 if let Some((_, value)) = known {
-                    reply(cx, qp, &packet, (packet.psn, resp.msn), Body::AtomicResponse(*value));
+                    reply(cx, qp, packet, (packet.psn, resp.msn), Body::AtomicResponse(*value));
                 }
             }
             Body::Send { .. } | Body::Write { .. } => {
-                reply(cx, qp, &packet, (psn_add(resp.expected, PSN), resp.msn), Body::Ack);
+                reply(cx, qp, packet, (psn_add(resp.expected, PSN), resp.msn), Body::Ack);
             }
             _ => {}
         }
@@ -346,19 +346,26 @@ impl Device {
         let n = data.len() as u64;
         // The first packet checks the whole range, each packet its own part.
         let range = if start.is_some() { writing.left } else { n };
-        let target = match range {
-            0 => Ok(None),
-            _ => self.mkeys.resolve(user, writing.rkey, writing.addr, range, access::REMOTE_WRITE),
-        };
-        let Ok(target) = target else { return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some())) };
-        if n > writing.left || *last && n != writing.left {
-            return Err(Refusal::Nak(Nak::Invalid));
-        }
+        let is_wrong = n > writing.left || *last && n != writing.left;
         // The receive for immediate data is taken first: without one, nothing is written.
         let receiving = match imm {
-            Some(_) => Some(self.receive_for(cx, qp, resp, packet)?),
+            Some(_) => {
+                if self.written(user, &writing, range).is_err() {
+                    return Err(self.refuse_write(cx, qp, resp, packet, true));
+                }
+                if is_wrong {
+                    return Err(Refusal::Nak(Nak::Invalid));
+                }
+                Some(self.receive_for(cx, qp, resp, packet)?)
+            }
             None => None,
         };
+        let Ok(target) = self.written(user, &writing, range) else {
+            return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some()));
+        };
+        if is_wrong {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
         if let Some((memory, offset)) = target
             && memory.write(offset, data).is_err()
         {
@@ -386,6 +393,14 @@ impl Device {
             self.complete(cx, cqn, cqe);
         }
         Ok(())
+    }
+
+    /// The memory for `range` bytes of a write.
+    fn written(&self, user: super::mkey::User, writing: &Writing, range: u64) -> Result<Target<'_>, Denied> {
+        match range {
+            0 => Ok(None),
+            _ => self.mkeys.resolve(user, writing.rkey, writing.addr, range, access::REMOTE_WRITE),
+        }
     }
 
     /// Refuses a write to memory that its key does not permit. The receive of a packet with immediate data has the status
@@ -433,9 +448,12 @@ impl Device {
         let count = len.div_ceil(mtu).max(1);
         for i in 0..count {
             let n = (len - at).min(mtu);
-            let mut data = vec![0; n as usize];
-            if let Some((memory, offset)) = &target {
-                memory.read(offset + at, &mut data).map_err(|_| Denied)?;
+            let mut data = cx.net.buffer();
+            match &target {
+                Some((memory, offset)) => {
+                    memory.append(offset + at, n as usize, &mut data).map_err(|_| Denied)?;
+                }
+                None => data.resize(n as usize, 0),
             }
             let body = Body::ReadResponse { first: i == 0, last: i + 1 == count, data };
             reply(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
@@ -484,7 +502,7 @@ impl Device {
 
     /// Handles a packet of an unreliable connection. A gap in the sequence drops the rest of the message without an
     /// error.
-    pub(crate) fn unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+    pub(crate) fn unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
         let begins = match &packet.body {
             Body::Send { first, .. } => *first,
             Body::Write { start, .. } => start.is_some(),
@@ -499,8 +517,8 @@ impl Device {
         let going = resp.writing.is_some() || resp.receiving.is_some();
         if begins || in_sequence && going {
             let result = match &packet.body {
-                Body::Send { .. } => self.take_send(cx, qp, &mut resp, &packet),
-                _ => self.take_write(cx, qp, &mut resp, &packet),
+                Body::Send { .. } => self.take_send(cx, qp, &mut resp, packet),
+                _ => self.take_write(cx, qp, &mut resp, packet),
             };
             if let Err(refusal) = result {
                 resp.writing = None;

@@ -2,11 +2,10 @@
 //! Memory keys: regions, windows, and the null region's key.
 
 use super::Device;
-use super::table::Users;
+use super::table::{Table, Users};
 use crate::bytes::{be32, be64};
 use crate::decode::{KeyUpdate, Segment, Umr};
 use crate::memory::Memory;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The key of the null region: reads return zeros, and writes are dropped.
@@ -129,12 +128,12 @@ pub(crate) struct User {
 }
 
 /// The memory of a key; `None` for the null region.
-pub(crate) type Target = Option<(Arc<dyn Memory>, u64)>;
+pub(crate) type Target<'a> = Option<(&'a Arc<dyn Memory>, u64)>;
 
 /// All keys of a device by number, the upper 24 bits.
 #[derive(Debug, Default)]
 pub struct Mkeys {
-    map: BTreeMap<u32, Mkey>,
+    map: Table<Mkey>,
     next: u32,
     /// The keys of each domain.
     of_pds: Users,
@@ -220,7 +219,7 @@ impl Mkeys {
 
     /// Removes a key, independent of its current variant.
     pub fn remove(&mut self, key: u32) -> Option<Mkey> {
-        let removed = self.map.remove(&(key >> 8))?;
+        let removed = self.map.remove(key >> 8)?;
         self.count(removed.pd, removed.kind.region(), false);
         self.entries -= removed.listed();
         Some(removed)
@@ -234,7 +233,7 @@ impl Mkeys {
         addr: u64,
         len: u64,
         need: u32,
-    ) -> Result<Target, Denied> {
+    ) -> Result<Target<'_>, Denied> {
         let mkey = self.get(key).ok_or(Denied)?;
         match &mkey.kind {
             Kind::Null => Ok(None),
@@ -243,7 +242,7 @@ impl Mkeys {
                 if mkey.pd != user.pd || mkey.access & need != need {
                     return Err(Denied);
                 }
-                Ok(Some((Arc::clone(memory), inside(addr, len, *iova, memory.len())?)))
+                Ok(Some((memory, inside(addr, len, *iova, memory.len())?)))
             }
             Kind::Window { bound, .. } => {
                 let bound = bound.as_ref().ok_or(Denied)?;
@@ -258,7 +257,7 @@ impl Mkeys {
                 match self.get(bound.mr).map(|mr| &mr.kind) {
                     Some(Kind::Region { memory, iova }) => {
                         let addr = bound.addr.checked_add(offset).ok_or(Denied)?;
-                        Ok(Some((Arc::clone(memory), inside(addr, len, *iova, memory.len())?)))
+                        Ok(Some((memory, inside(addr, len, *iova, memory.len())?)))
                     }
                     _ => Err(Denied),
                 }

@@ -108,7 +108,7 @@ impl Model for Device {
             (stat.sq_psn, stat.rq_psn) = (qp.req.next_psn(), qp.resp.expected_psn());
             stat
         };
-        self.qps.values().map(|qp| stat(qp)).collect()
+        self.qps.values().map(stat).collect()
     }
 
     fn forget(&mut self, port: &mut Port<'_>, slot: usize) {

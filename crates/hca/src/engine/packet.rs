@@ -119,15 +119,7 @@ impl uverbs_fabric::Packet for Packet {
 
     fn cost(&self) -> usize {
         const RECORD: usize = size_of::<Packet>() + 64;
-        let data = match &self.body {
-            Body::Send { data, .. }
-            | Body::Write { data, .. }
-            | Body::ReadResponse { data, .. }
-            | Body::Datagram { data, .. }
-            | Body::Frame(data) => data.len(),
-            _ => 0,
-        };
-        RECORD + data
+        RECORD + self.body.data().map_or(0, Vec::len)
     }
 
     fn encode(&self, to: &mut Writer) {
@@ -185,6 +177,30 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// Its data.
+    fn data(&self) -> Option<&Vec<u8>> {
+        match self {
+            Self::Send { data, .. }
+            | Self::Write { data, .. }
+            | Self::ReadResponse { data, .. }
+            | Self::Datagram { data, .. }
+            | Self::Frame(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// As [`data`](Self::data), for another use of its memory.
+    pub(super) fn into_data(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Send { data, .. }
+            | Self::Write { data, .. }
+            | Self::ReadResponse { data, .. }
+            | Self::Datagram { data, .. }
+            | Self::Frame(data) => Some(data),
+            _ => None,
+        }
+    }
+
     /// Whether it answers a request.
     pub(crate) fn is_response(&self) -> bool {
         matches!(

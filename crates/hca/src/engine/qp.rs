@@ -32,6 +32,9 @@ pub struct SendRing {
     pub posted: u16,
 }
 
+/// What the device at the other end of a connection is found by: the changes of the network, LID, GID.
+type PeerKey = (u64, u16, Option<[u8; 16]>);
+
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
@@ -74,6 +77,8 @@ pub struct Qp {
     /// Responders of a DC target, by device and QP of the initiator.
     pub(crate) sessions: BTreeMap<(usize, u32), Responder>,
     pub(crate) timer: Timer,
+    /// The device at the other end of its connection, and what it was found by.
+    pub(super) peer: Option<(PeerKey, Option<usize>)>,
     pub(crate) established: bool,
     /// Whether the event `LAST_WQE_REACHED` was raised.
     pub(crate) last_wqe: bool,
@@ -109,6 +114,7 @@ impl Qp {
             resp: Responder::default(),
             sessions: BTreeMap::new(),
             timer: Timer::default(),
+            peer: None,
             established: false,
             last_wqe: false,
             uses: Uses::default(),

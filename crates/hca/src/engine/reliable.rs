@@ -7,7 +7,7 @@ use super::datagram::shown_path;
 use super::mkey::Denied;
 use super::packet::{Atomic, Body, Dc, Nak, Packet, psn_add, psn_diff};
 use super::qp::{Qp, QpKind, State};
-use super::requester::{FOR_EVER, Sent};
+use super::requester::{FOR_EVER, Sent, wants_answer};
 use super::{Device, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
@@ -94,8 +94,8 @@ impl Device {
                 _ => return false,
             },
         };
-        let answer = matches!(request.op, Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. });
-        let pending = qp.req.pending_answers();
+        let answer = wants_answer(&request.op);
+        let pending = if answer || request.fence { qp.req.pending_answers() } else { 0 };
         let limit = usize::from(qp.attr.max_rd_atomic);
         let other_target = qp.kind == QpKind::Dci
             && request.av.is_some()
@@ -154,6 +154,7 @@ impl Device {
         }
         let count = if failed.is_some() { 0 } else { count };
         qp.req.next = psn_add(first, count);
+        qp.req.answers += usize::from(wants_answer(&request.op));
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
         let _counted = self.in_progress.add();
@@ -164,11 +165,7 @@ impl Device {
     /// Sends the next packet; `false` if that failed.
     fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
         let psn = qp.req.send;
-        let found = qp.req.sent.iter_mut().find(|s| {
-            let at = psn_diff(psn, s.first);
-            s.count > 0 && at >= 0 && at.cast_unsigned() < s.count
-        });
-        let Some(sent) = found else {
+        let Some(sent) = qp.req.sent_at(psn) else {
             qp.req.send = qp.req.next;
             return true;
         };
@@ -178,10 +175,11 @@ impl Device {
         let len = sent.request.len();
         let here = (len - offset.min(len)).min(mtu) as usize;
         let (is_first, is_last) = (at == 0, at + 1 == count);
+        let (solicited, srqn) = (sent.request.solicited && is_last, sent.request.srqn.unwrap_or(0));
         let mut after = psn_add(psn, 1);
-        let payload = || {
+        let mut payload = || {
             let user = super::mkey::User { pd: qp.pd, qpn: qp.qpn };
-            self.gather(user, &sent.request.data, offset, here)
+            self.gather(user, &sent.request.data, offset, here, cx.net.buffer())
         };
         let body = match sent.request.op {
             Op::Send { imm, invalidate } => payload().map(|data| Body::Send {
@@ -227,8 +225,8 @@ impl Device {
             dest_qpn: qp.req.session.map_or(qp.attr.dest_qpn, |(av, _)| av.dest),
             psn,
             ack: is_last || qp.req.probes || psn.is_multiple_of(ACK_EVERY),
-            solicited: sent.request.solicited && is_last,
-            srqn: sent.request.srqn.unwrap_or(0),
+            solicited,
+            srqn,
             msn: 0,
             dc: qp.req.session.map(|(_, dc)| dc),
             path: shown_path(cx, qp),
@@ -257,21 +255,21 @@ impl Device {
             if !front.is_answered() || psn_diff(qp.req.una, front.end()) < 0 {
                 return;
             }
-            if let Some(done) = qp.req.sent.pop_front() {
+            if let Some(done) = qp.req.pop_front() {
                 self.complete_send(cx, qp, &done.request, Ok(done.inline.filter(|d| !d.is_empty())));
             }
         }
     }
 
     fn fail_oldest(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) {
-        if let Some(front) = qp.req.sent.pop_front() {
+        if let Some(front) = qp.req.pop_front() {
             self.complete_send(cx, qp, &front.request, Err(syndrome));
         }
         self.fail(cx, qp);
     }
 
     /// Handles an answer.
-    pub(crate) fn response(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+    pub(crate) fn response(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
         if !qp.is_reliable() || !matches!(qp.state, State::Rts | State::Sqd) {
             return;
         }
@@ -288,12 +286,12 @@ impl Device {
             return;
         }
         let before = qp.req.una;
-        let verdict = match packet.body {
+        let verdict = match &packet.body {
             Body::Ack => {
                 qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
                 self.gap(qp, psn)
             }
-            Body::ReadResponse { data, .. } => self.answer(qp, psn, &data),
+            Body::ReadResponse { data, .. } => self.answer(qp, psn, data),
             Body::AtomicResponse(value) => self.answer(qp, psn, &value.to_ne_bytes()),
             Body::Nak(nak) => {
                 qp.req.acknowledge(psn, &qp.attr);
@@ -307,7 +305,7 @@ impl Device {
             Body::Rnr(timer) => {
                 qp.req.acknowledge(psn, &qp.attr);
                 self.complete_answered(cx, qp);
-                self.not_ready(cx, qp, psn, timer);
+                self.not_ready(cx, qp, psn, *timer);
                 return;
             }
             _ => return,
@@ -453,8 +451,20 @@ impl Device {
     }
 }
 
-/// The device at the other end of a connection.
-pub(super) fn peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
+/// The device at the other end of a connection. It is looked up again after a change of the network or of the connection.
+pub(super) fn peer(cx: &Port<'_>, qp: &mut Qp) -> Option<usize> {
+    let key = (cx.net.changes, qp.attr.dlid, qp.attr.dgid);
+    match &qp.peer {
+        Some((known, to)) if *known == key => *to,
+        _ => {
+            let to = find_peer(cx, qp);
+            qp.peer = Some((key, to));
+            to
+        }
+    }
+}
+
+fn find_peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
     match &qp.attr.dgid {
         Some(dgid) if cx.net.ports.get(cx.me)?.ethernet => cx.net.by_gid(dgid),
         dgid => cx.net.in_subnet(qp.attr.dlid, dgid.as_ref()),

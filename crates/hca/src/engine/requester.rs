@@ -55,9 +55,14 @@ impl Drop for Counted {
     }
 }
 
+/// Whether an operation has an answer with data.
+pub(super) fn wants_answer(op: &Op) -> bool {
+    matches!(op, Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. })
+}
+
 impl Sent {
     pub(super) fn wants_answer(&self) -> bool {
-        matches!(self.request.op, Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. })
+        wants_answer(&self.request.op)
     }
 
     pub(super) fn is_answered(&self) -> bool {
@@ -74,6 +79,8 @@ impl Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub(super) sent: VecDeque<Sent>,
+    /// How many of them have an answer with data, which may have arrived.
+    pub(super) answers: usize,
     /// A request that was fetched and must wait for others.
     pub(super) waiting: Option<Request>,
     /// The next packet of `waiting`, on a queue without acknowledgements.
@@ -148,18 +155,45 @@ impl Requester {
 
     /// Removes and returns all requests that are not complete, in order.
     pub(crate) fn drain(&mut self) -> Vec<Request> {
+        self.answers = 0;
         let sent = core::mem::take(&mut self.sent).into_iter().map(|s| s.request);
         sent.chain(self.waiting.take()).collect()
     }
 
+    /// Removes the oldest request.
+    pub(super) fn pop_front(&mut self) -> Option<Sent> {
+        let sent = self.sent.pop_front()?;
+        self.answers -= usize::from(sent.wants_answer());
+        Some(sent)
+    }
+
+    /// The request that has this sequence number.
+    pub(super) fn sent_at(&mut self, psn: u32) -> Option<&mut Sent> {
+        // Usually it is the newest one.
+        let is_newest = self.sent.back().is_some_and(|s| psn_diff(psn, s.first) >= 0);
+        let at = match is_newest {
+            true => self.sent.len() - 1,
+            false => self.sent.partition_point(|s| psn_diff(psn, s.end()) >= 0),
+        };
+        let sent = self.sent.get_mut(at)?;
+        let offset = psn_diff(psn, sent.first);
+        (offset >= 0 && offset.cast_unsigned() < sent.count).then_some(sent)
+    }
+
     pub(super) fn pending_answers(&self) -> usize {
+        if self.answers == 0 {
+            return 0;
+        }
         self.sent.iter().filter(|s| !s.is_answered()).count()
     }
 
     /// Acknowledges all requests before `psn` that are answered without data.
     pub(super) fn acknowledge(&mut self, psn: u32, attr: &Attr) {
         // A read or an atomic is answered with data only. If requests behind it are acknowledged, its answer was lost.
-        let limit = self.sent.iter().find(|s| !s.is_answered()).map(|s| psn_add(s.first, s.answered));
+        let limit = match self.answers {
+            0 => None,
+            _ => self.sent.iter().find(|s| !s.is_answered()).map(|s| psn_add(s.first, s.answered)),
+        };
         let to = match limit {
             Some(limit) if psn_diff(psn, limit) > 0 => limit,
             _ => psn,

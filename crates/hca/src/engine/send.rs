@@ -6,6 +6,7 @@ use super::{Device, Notice, Port};
 use crate::bytes::be32;
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Ctrl, Malformed, Request, decode};
+use crate::memory::Area;
 use crate::violation::{Mistake, Object};
 use uverbs_mlx5_hw::cqe::MLX5_CQE_REQ_ERR;
 
@@ -81,7 +82,7 @@ impl Device {
                 device.stale(cx.now, object, index, Mistake::NotReady);
                 return;
             }
-            if let Err(mistake) = accept_doorbell(qp, ctrl, burst, device.late_doorbells) {
+            if let Err(mistake) = accept_doorbell(qp, ctrl, burst, device.late_doorbells, &mut device.wqe) {
                 device.fatal(cx, qp, object, index, mistake);
                 return;
             }
@@ -107,12 +108,10 @@ impl Device {
             return None;
         }
         let at = u64::from(u32::from(index) & (sq.count - 1)) * BB;
-        let read = |len: usize| {
-            let mut bytes = vec![0; len];
-            sq.ring.read_wrapped(at, &mut bytes).map(|()| bytes).map_err(|_| Mistake::MemoryGone)
-        };
-        let fetched = read(16).and_then(|head| {
-            let ctrl = Ctrl::of(&head);
+        let (mut block, ring) = ([0; BB as usize], &sq.ring);
+        let wqe = &mut self.wqe;
+        let fetched = ring.read(at, &mut block).map_err(|_| Mistake::MemoryGone).and_then(|()| {
+            let ctrl = Ctrl::of(&block);
             if ctrl.index != index {
                 return Err(Mistake::WrongIndex { found: ctrl.index });
             }
@@ -122,7 +121,12 @@ impl Device {
             if ctrl.ds == 0 || u16::from(ctrl.ds).div_ceil(4) > left {
                 return Err(Mistake::WrongSize { ds: ctrl.ds });
             }
-            decode(kind, &read(usize::from(ctrl.ds) * 16)?, reserved).map_err(Mistake::Malformed)
+            let len = usize::from(ctrl.ds) * 16;
+            let bytes = match block.get(..len) {
+                Some(bytes) => bytes,
+                None => read_wqe(ring, at, len, wqe)?,
+            };
+            decode(kind, bytes, reserved).map_err(Mistake::Malformed)
         });
         match fetched {
             Ok(request) => {
@@ -207,7 +211,13 @@ impl Device {
 
 /// Checks a doorbell, its record and its burst, and stores the new end of the queue. A late doorbell may name a WQE
 /// that was already executed, and whose slot has another WQE now.
-fn accept_doorbell(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
+fn accept_doorbell(
+    qp: &mut Qp,
+    ctrl: Ctrl,
+    burst: Option<&[u8]>,
+    late: bool,
+    wqe: &mut Vec<u8>,
+) -> Result<(), Mistake> {
     let Some(sq) = &mut qp.sq else { return Ok(()) };
     let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;
     let (posted, new) = (u32::from(record.wrapping_sub(sq.next)), record.wrapping_sub(sq.posted));
@@ -227,13 +237,18 @@ fn accept_doorbell(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) ->
         if len > burst.len() || burst.len() != len.next_multiple_of(BB as usize) {
             return Err(Mistake::BlueFlameSize(burst.len()));
         }
-        let mut wqe = vec![0; len];
         let at = u64::from(u32::from(ctrl.index) & (sq.count - 1)) * BB;
-        sq.ring.read_wrapped(at, &mut wqe).map_err(|_| Mistake::MemoryGone)?;
-        if wqe != burst[..len] {
+        if *read_wqe(&sq.ring, at, len, wqe)? != burst[..len] {
             return Err(Mistake::BlueFlameDiffers);
         }
     }
     sq.posted = record;
     Ok(())
+}
+
+/// Reads a WQE of `len` bytes into the memory of `wqe`.
+fn read_wqe<'a>(ring: &Area, at: u64, len: usize, wqe: &'a mut Vec<u8>) -> Result<&'a [u8], Mistake> {
+    wqe.resize(len, 0);
+    ring.read_wrapped(at, wqe).map_err(|_| Mistake::MemoryGone)?;
+    Ok(wqe)
 }

@@ -383,7 +383,7 @@ fn events_arrive_at_their_files_and_end_with_their_objects() {
         hca.with_device(|device, _| {
             for cqn in device.cqs.keys() {
                 for _ in 0..times {
-                    device.notices.push(crate::engine::Notice::Completion { cqn: *cqn });
+                    device.notices.push(crate::engine::Notice::Completion { cqn });
                 }
             }
         });
