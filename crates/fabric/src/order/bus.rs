@@ -152,6 +152,12 @@ impl<M: Model> Fabric<M> {
         });
     }
 
+    /// The mode of order.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.read(|world| world.net.mode())
+    }
+
     /// The steps that can be taken now.
     #[must_use]
     pub fn steps(&self) -> Vec<Possible> {

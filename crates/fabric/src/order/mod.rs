@@ -353,7 +353,11 @@ impl<P: Packet> Order<P> {
                 let fetch = held.flat_map(|held| &held.fills).find(|fetch| fetch.number == step.number);
                 footprint.reads = fetch.and_then(|Fetch { fill, .. }| range(&fill.memory, fill.offset, fill.len));
             }
-            Kind::Deliver(way) => footprint.object = Some((way.to, way.route.dest)),
+            Kind::Deliver(way) => {
+                footprint.object = Some((way.to, way.route.dest));
+                // An atomic reads the memory of a key, which only the device knows.
+                footprint.everything = !self.is_quiet(step);
+            }
         }
         footprint
     }

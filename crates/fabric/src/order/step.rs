@@ -129,6 +129,8 @@ pub struct Footprint {
     pub writes: Option<(u64, u64)>,
     /// The object of a device that it changes: number of the device, and of the object.
     pub object: Option<(usize, u32)>,
+    /// Whether it may access anything.
+    pub everything: bool,
 }
 
 impl Footprint {
@@ -139,7 +141,9 @@ impl Footprint {
             (Some((a, n)), Some((b, m))) => a < b.saturating_add(m) && b < a.saturating_add(n),
             _ => false,
         };
-        meet(self.writes, other.writes)
+        self.everything
+            || other.everything
+            || meet(self.writes, other.writes)
             || meet(self.writes, other.reads)
             || meet(self.reads, other.writes)
             || self.object.is_some() && self.object == other.object

@@ -4,7 +4,7 @@
 use super::run::Turn;
 use crate::Hca;
 use core::sync::atomic::{AtomicU64, Ordering};
-use uverbs_fabric::order::Footprint;
+use uverbs_fabric::order::{Footprint, Mode};
 
 /// A thread of the program.
 pub struct Thread<'a> {
@@ -68,7 +68,10 @@ impl Cpu<'_> {
 
     /// Posts to the queue pair with this number: calls `post`.
     pub fn post<T>(&self, hca: &Hca, qp_num: u32, post: impl FnOnce() -> T) -> T {
-        let footprint = Footprint { object: Some((hca.index(), qp_num)), ..Footprint::default() };
+        // Without a mode the devices execute the request in the call.
+        let everything = hca.fabric().mode() == Mode::Ordered;
+        let object = Some((hca.index(), qp_num));
+        let footprint = Footprint { object, everything, ..Footprint::default() };
         self.step(footprint, || (post(), format!("posts to QP {qp_num:#x}")))
     }
 

@@ -91,8 +91,14 @@ impl Search {
             }
             self.nodes.push(Node { left, asleep: self.asleep.clone() });
         }
-        let node = self.nodes.get(self.depth)?;
+        let node = self.nodes.get_mut(self.depth)?;
         self.depth += 1;
+        // The memory of this run may have other addresses than that of an earlier one.
+        for known in node.left.iter_mut().chain(&mut node.asleep) {
+            if let Some(now) = options.iter().find(|option| option.actor == known.actor) {
+                known.footprint = now.footprint.clone();
+            }
+        }
         let chosen = node.left.first()?;
         let still = |option: &&Choice| !option.footprint.conflicts(&chosen.footprint);
         self.asleep = node.asleep.iter().filter(still).cloned().collect();
