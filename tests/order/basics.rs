@@ -197,7 +197,8 @@ fn a_write_after_a_read_needs_a_fence_for_the_data_of_the_read() {
                 run.together([Thread::new("A", |cpu| {
                     let data = words(&a, 0, 1);
                     let write = Req::new(2, Op::Write(b.remote(1))).signaled().sges(&data);
-                    let write = if fenced { write.flags(SendFlags::FENCE | SendFlags::SIGNALED) } else { write };
+                    let write =
+                        if fenced { write.flags(SendFlags::FENCE | SendFlags::SIGNALED) } else { write };
                     from.post(cpu, &[Req::new(1, Op::Read(b.remote(0))).sges(&data), write]);
                 })]);
                 b.word(1).load(Ordering::Relaxed)

@@ -5,10 +5,13 @@ use core::sync::atomic::AtomicU64;
 use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::{Cq, Qp};
-use uverbs::{ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared, WorkCompletion};
+use uverbs::wr::Sge;
+use uverbs::{
+    ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
+    WorkCompletion,
+};
 use uverbs_hca::explore::Cpu;
 use uverbs_hca::{Fabric, Hca};
-use uverbs::wr::Sge;
 use uverbs_tests::post::{Face, RemoteAddr, Req, post, post_recv};
 use uverbs_tests::sges::sge;
 

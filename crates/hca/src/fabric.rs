@@ -185,7 +185,7 @@ impl Hca {
     /// The numbers of its completion queues.
     #[must_use]
     pub fn completion_queues(&self) -> Vec<u32> {
-        self.plugged.read_device(|device| device.cqs.iter().map(|(cqn, _)| *cqn).collect())
+        self.plugged.read_device(|device| device.cqs.iter().map(|(cqn, _)| cqn).collect())
     }
 
     /// The number of the device in the fabric.

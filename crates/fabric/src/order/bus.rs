@@ -163,7 +163,8 @@ impl<M: Model> Fabric<M> {
     pub fn steps(&self) -> Vec<Possible> {
         self.read(|world| {
             let Some(order) = &world.net.order else { return Vec::new() };
-            let possible = |step| Possible { step, footprint: order.footprint(step), is_quiet: order.is_quiet(step) };
+            let possible =
+                |step| Possible { step, footprint: order.footprint(step), is_quiet: order.is_quiet(step) };
             order.steps().into_iter().map(possible).collect()
         })
     }
@@ -183,9 +184,7 @@ impl<M: Model> Fabric<M> {
     /// Advances a virtual clock to the next timer, and runs it; `false` if there is none.
     #[expect(clippy::must_use_candidate, reason = "the next steps tell, too")]
     pub fn pass_to_next_timer(&self) -> bool {
-        self.enter(|world| {
-            world.run_next_timer()
-        })
+        self.enter(|world| world.run_next_timer())
     }
 
     /// Adds a line of the program to the [schedule](Self::schedule).

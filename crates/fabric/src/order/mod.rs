@@ -49,9 +49,17 @@ pub enum By {
 /// What is placed in a lane.
 #[derive(Debug)]
 enum Effect {
-    Store { memory: Arc<dyn Memory>, offset: u64, bytes: Vec<u8>, atomic: bool },
+    Store {
+        memory: Arc<dyn Memory>,
+        offset: u64,
+        bytes: Vec<u8>,
+        atomic: bool,
+    },
     /// A step of the model, by its token.
-    Model { token: u64, object: u32 },
+    Model {
+        token: u64,
+        object: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -351,7 +359,8 @@ impl<P: Packet> Order<P> {
             Kind::Fetch(way) => {
                 let held = self.ways.get(&way).into_iter().flatten();
                 let fetch = held.flat_map(|held| &held.fills).find(|fetch| fetch.number == step.number);
-                footprint.reads = fetch.and_then(|Fetch { fill, .. }| range(&fill.memory, fill.offset, fill.len));
+                footprint.reads =
+                    fetch.and_then(|Fetch { fill, .. }| range(&fill.memory, fill.offset, fill.len));
             }
             Kind::Deliver(way) => {
                 footprint.object = Some((way.to, way.route.dest));

@@ -55,7 +55,11 @@ pub struct UnknownOrder(String);
 
 impl fmt::Display for UnknownOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is not an order: ordered, pcie, relaxed or model, and a seed after a colon, as in \"model:7\"", self.0)
+        write!(
+            f,
+            "{:?} is not an order: ordered, pcie, relaxed or model, and a seed after a colon, as in \"model:7\"",
+            self.0
+        )
     }
 }
 

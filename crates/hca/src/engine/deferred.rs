@@ -86,9 +86,12 @@ impl Device {
     }
 
     /// Places what the call has collected.
-    pub(super) fn place_collected(&mut self, cx: &mut Port<'_>) {
+    pub(super) fn place_collected(&self, cx: &mut Port<'_>) {
+        if !self.deferred.is_on() {
+            return;
+        }
         let (queue, side) = (self.deferred.queue, self.deferred.side);
-        for store in self.deferred.stores.get_mut().drain(..) {
+        for store in self.deferred.stores.borrow_mut().drain(..) {
             cx.place(queue, side, store);
         }
     }
@@ -137,11 +140,11 @@ impl Device {
 
     /// Gives the next packet the data that it has not read yet: those of the queue pair's own request, or of its answer to a read, which come
     /// after the writes of the requests before it.
-    pub(super) fn fill_packet(&mut self, cx: &mut Port<'_>, user: User, side: Side, fence: bool) {
+    pub(super) fn fill_packet(&self, cx: &mut Port<'_>, user: User, side: Side, fence: bool) {
         if !self.deferred.is_on() {
             return;
         }
-        let mut fills = core::mem::take(self.deferred.fills.get_mut());
+        let mut fills = self.deferred.fills.take();
         // The answer to a read comes after all writes before it. A request that is not fenced may read what the answers to earlier reads
         // have not written yet; on PCIe a read does not pass a write.
         let waits = side == Side::Responder || fence || self.deferred.mode == Mode::Pcie;
@@ -160,7 +163,10 @@ impl Device {
         }
         self.place_collected(cx);
         let side = if cqe.is_of_request() { Side::Requester } else { Side::Responder };
-        let label = Label { op: if side == Side::Requester { "request" } else { "receive" }, psn: self.deferred.label.psn };
+        let label = Label {
+            op: if side == Side::Requester { "request" } else { "receive" },
+            psn: self.deferred.label.psn,
+        };
         let token = self.deferred.next;
         if !cx.place_step(cqe.qpn, side, token, cqn, label) {
             return Some(cqe);

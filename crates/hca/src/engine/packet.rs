@@ -223,6 +223,9 @@ impl Body {
             | Self::Datagram { data, .. }
             | Self::Frame(data) => Some(data),
             _ => None,
+        }
+    }
+
     /// The operation.
     pub(crate) fn name(&self) -> &'static str {
         match self {

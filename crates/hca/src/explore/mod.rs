@@ -38,8 +38,8 @@ pub use run::Run;
 pub use uverbs_fabric::order::{Footprint, Mode, Schedule};
 
 use crate::Fabric;
-use search::{Chooser, Random, Search};
 use core::panic::AssertUnwindSafe;
+use search::{Chooser, Random, Search};
 use std::panic::catch_unwind;
 
 /// Runs a small program under many orders.

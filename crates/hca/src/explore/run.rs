@@ -231,9 +231,7 @@ impl Run {
                 continue;
             }
             let devices = possible.into_iter();
-            choices.extend(
-                devices.map(|p| Choice { actor: Actor::Device(p.step), footprint: p.footprint }),
-            );
+            choices.extend(devices.map(|p| Choice { actor: Actor::Device(p.step), footprint: p.footprint }));
             if choices.is_empty() {
                 if all_ended {
                     return Ok(());
