@@ -46,23 +46,24 @@ impl<M: Model> Fabric<M> {
         if let Err(error) = &thread {
             log::warn!("no thread for the fabric's timers: {error}");
         }
-        Self { alive: Alive::new(shared, thread.ok()) }.captured()
+        Self { alive: Alive::new(shared, thread.ok()) }.of_environment()
     }
 
     /// A fabric with a virtual clock and no thread: the same calls give the same run.
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.captured()
+        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.of_environment()
     }
 
-    /// Begins the capture that the environment asks for.
-    fn captured(self) -> Self {
+    /// Begins the capture and sets the order that the environment asks for.
+    fn of_environment(self) -> Self {
         if let Some(path) = capture::of_environment() {
             match Capture::limited(&path, self.is_deterministic()) {
                 Ok(file) => self.tap(Some(Box::new(file))),
                 Err(error) => log::warn!("no capture to {}: {error}", path.display()),
             }
         }
+        self.order_of_environment();
         self
     }
 

@@ -20,6 +20,7 @@
 //! | [`wire`] | the messages between two processes of a fabric |
 //! | [`memory`] | the devices' interface to memory |
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
+//! | [`order`] | the orders in which accesses to memory become visible |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`socket`] | paths of Unix sockets |
 //! | [`tap`] | what sees the packets: capture files |
@@ -35,6 +36,7 @@ pub mod model;
 pub mod net;
 pub mod numbers;
 pub mod on_demand;
+pub mod order;
 mod peers;
 mod plugged;
 mod port;

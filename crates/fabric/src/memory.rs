@@ -26,6 +26,12 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// Bytes in the range.
     fn len(&self) -> u64;
 
+    /// The address of the byte at `offset` for programs of this process, if it has one.
+    fn address(&self, offset: u64) -> Option<u64> {
+        let _ = offset;
+        None
+    }
+
     /// Copies out `to.len()` bytes at `offset`.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 
 use crate::capture::Captured;
 use crate::net::{Address, Net};
+use crate::order::{Label, Route};
 use crate::port::Port;
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
@@ -47,6 +48,11 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// Whether [`tidy`](Self::tidy) must be called again soon.
     fn watches(&self) -> bool {
         false
+    }
+
+    /// Takes a step that it placed in a lane of the [order](crate::order): it writes a completion.
+    fn step(&mut self, port: &mut Port<'_, Self::Packet>, token: u64) {
+        let _ = (port, token);
     }
 
     /// Stores a notice for the front: the link or the addresses of the port have changed.
@@ -114,6 +120,26 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
 
     /// The bytes that it takes while it is in flight: its data, and about as much as the network's records of it.
     fn cost(&self) -> usize;
+
+    /// The route on which it stays in order, if the [modes of order](crate::order) apply to it.
+    fn route(&self) -> Option<Route> {
+        None
+    }
+
+    /// Its data, which are read in steps.
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    /// Whether it executes an atomic.
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
+    /// The request that it belongs to, for words.
+    fn label(&self) -> Label {
+        Label::default()
+    }
 
     /// Encodes it for another process, without its source.
     fn encode(&self, to: &mut Writer);

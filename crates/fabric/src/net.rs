@@ -4,6 +4,7 @@
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin};
 use crate::model::Packet;
+use crate::order::{Fill, Order};
 use crate::tap::{Fate, Tap, Tapped};
 use crate::users::Users;
 use core::cell::RefCell;
@@ -169,6 +170,10 @@ pub struct Net<P> {
     tap: Tapped<P>,
     /// The memory of the data of packets that have arrived.
     spare: Vec<Vec<u8>>,
+    /// The accesses that have not taken place, in a mode that permits more than one order.
+    pub(crate) order: Option<Box<Order<P>>>,
+    /// The fills of the next packet.
+    pub(crate) fills: Vec<Fill>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -247,6 +252,8 @@ impl<P: Packet> Net<P> {
             changes: 0,
             index: RefCell::default(),
             tap: Tapped::default(),
+            order: None,
+            fills: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -299,11 +306,23 @@ impl<P: Packet> Net<P> {
             port.sent += 1;
         }
         let fate = self.fate(to, packet.source());
-        self.show(now, to, &packet, fate);
+        // A packet that waits for its data is shown when it has them.
+        let waits = self.order.is_some() && packet.route().is_some();
+        let is_sent = matches!(fate, Fate::Sent | Fate::Twice);
+        if !(waits && is_sent) {
+            self.show(now, to, &packet, fate);
+        }
         match fate {
             Fate::Sent => {}
-            Fate::Twice => self.queue(now, to, packet.clone()),
-            Fate::LinkDown | Fate::Lost => return,
+            Fate::Twice => {
+                let fills = self.fills.clone();
+                self.queue(now, to, packet.clone());
+                self.fills = fills;
+            }
+            Fate::LinkDown | Fate::Lost => {
+                self.fills.clear();
+                return;
+            }
         }
         self.queue(now, to, packet);
     }
@@ -325,8 +344,16 @@ impl<P: Packet> Net<P> {
         }
     }
 
+    /// A packet that was held has arrived.
+    pub(crate) fn arrives(&mut self, to: usize, packet: &P) {
+        self.packets.land(Origin::Port(packet.source()), packet.cost());
+        if let Some(port) = self.ports.get_mut(to) {
+            port.received += 1;
+        }
+    }
+
     /// Shows a packet to the tap.
-    fn show(&mut self, now: u64, to: usize, packet: &P, fate: Fate) {
+    pub(crate) fn show(&mut self, now: u64, to: usize, packet: &P, fate: Fate) {
         if let Some(tap) = self.tap.as_mut()
             && let (Some(from), Some(to)) = (self.ports.get(packet.source()), self.ports.get(to))
         {
@@ -348,10 +375,21 @@ impl<P: Packet> Net<P> {
 
     fn queue(&mut self, now: u64, to: usize, packet: P) {
         let mut at = now.saturating_add(self.faults.delay);
-        if self.chance(self.faults.reorder) {
+        let is_late = self.chance(self.faults.reorder);
+        if is_late {
             at = at.saturating_add(1 + self.random() % REORDER_NS);
         }
-        self.put(at, to, Origin::Port(packet.source()), packet);
+        let origin = Origin::Port(packet.source());
+        if let Some(route) = packet.route().filter(|_| self.order.is_some()) {
+            let fills = core::mem::take(&mut self.fills);
+            if self.packets.start(origin, packet.cost())
+                && let Some(order) = &mut self.order
+            {
+                order.hold((now, at), (packet.source(), to), route, packet, fills, is_late);
+            }
+            return;
+        }
+        self.put(at, to, origin, packet);
     }
 
     /// The time of the next packet or timer.
@@ -366,7 +404,7 @@ impl<P: Packet> Net<P> {
     /// The number of packets in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.packets.len()
+        self.packets.len() + self.order.as_ref().map_or(0, |order| order.held())
     }
 
     /// The number of entries of timers.

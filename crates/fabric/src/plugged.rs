@@ -74,6 +74,11 @@ impl<M: Model, F> Plugged<M, F> {
         })
     }
 
+    /// Calls `f` with the device. No packets or timers are processed.
+    pub fn read_device<R>(&self, f: impl FnOnce(&M) -> R) -> R {
+        self.read(|device, _| f(device))
+    }
+
     /// Calls `f` with the device and its port's addresses. No packets or timers are processed.
     fn read<R>(&self, f: impl FnOnce(&M, &Address) -> R) -> R {
         self.fabric.read(|world| {

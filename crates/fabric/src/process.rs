@@ -91,6 +91,10 @@ impl Memory for ProcessRange {
         self.len as u64
     }
 
+    fn address(&self, offset: u64) -> Option<u64> {
+        (self.base.as_ptr().addr() as u64).checked_add(offset)
+    }
+
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         let at = self.check(offset, to.len())?;
         // SAFETY: `check` covered `to.len()` bytes at `at`, which are inside the range.

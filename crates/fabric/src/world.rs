@@ -107,13 +107,16 @@ impl<M: Model> World<M> {
 
     /// Delivers a packet that is due.
     fn deliver_one(&mut self) -> bool {
+        if self.take_due_step(self.now) {
+            return true;
+        }
         let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return false };
         self.arrive(to, packet);
         true
     }
 
     /// Delivers a packet to its device, or passes it on to another process.
-    fn arrive(&mut self, to: usize, packet: M::Packet) {
+    pub(crate) fn arrive(&mut self, to: usize, packet: M::Packet) {
         match self.net.ports.get(to).map(|p| p.location) {
             Some(PortLocation::Here) => {
                 if let Some((device, mut port)) = self.device(to) {
@@ -220,6 +223,13 @@ impl<M: Model> World<M> {
     /// request waits with a limit.
     fn settle_virtual(&mut self, all_timers: bool) -> bool {
         self.deliver_packets(u64::MAX, true);
+        if self.net.order.is_some() {
+            if !all_timers {
+                self.take_some_steps();
+                return true;
+            }
+            self.take_all_steps();
+        }
         let mut looked = BTreeSet::new();
         let mut later = Vec::new();
         let mut finite = false;
@@ -247,6 +257,7 @@ impl<M: Model> World<M> {
             self.now = self.now.max(at);
             self.fire(entry, index, queue);
             self.deliver_packets(u64::MAX, true);
+            self.take_all_steps();
         }
         for (entry, index, queue) in later {
             self.set_again(entry, index, queue);
@@ -282,12 +293,21 @@ impl<M: Model> World<M> {
         self.deliver_messages(until, true);
         loop {
             self.deliver_packets(until, true);
+            self.take_all_steps();
             let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(entry.0);
             self.fire(entry, index, queue);
         }
         self.now = self.now.max(until);
         self.tidy(usize::MAX);
+    }
+
+    /// Advances the clock to the next timer, and runs it; `false` if there is none.
+    pub(crate) fn run_next_timer(&mut self) -> bool {
+        let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) else { return false };
+        self.now = self.now.max(entry.0);
+        self.fire(entry, index, queue);
+        true
     }
 
     /// Checks queues without doorbells, and delivers notices to the programs.
@@ -317,6 +337,8 @@ impl<M: Model> World<M> {
     pub(crate) fn next(&self) -> Option<u64> {
         // A listed device has work.
         let watch = (!self.listed.is_empty()).then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
-        [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch].into_iter().flatten().min()
+        let step = self.net.order.as_ref().and_then(|order| order.next_due());
+        let times = [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch, step];
+        times.into_iter().flatten().min()
     }
 }

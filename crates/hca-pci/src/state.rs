@@ -118,6 +118,7 @@ impl Function {
     /// Clears all state except its identity, its memory and its interrupts, for a reset or after the driver is
     /// unloaded.
     pub(crate) fn reset(&mut self, device: &mut Device, port: &mut Port<'_>) {
+        port.drain(device);
         device.reset(port);
         let fresh = Self::new(core::mem::take(&mut self.name), self.guid, self.ethernet);
         let old = core::mem::replace(self, fresh);

@@ -57,6 +57,13 @@ pub(crate) struct Cqe {
     pub(crate) inline: Option<Vec<u8>>,
 }
 
+impl Cqe {
+    /// Whether it completes a request of a send queue.
+    pub(crate) fn is_of_request(&self) -> bool {
+        matches!(self.kind, hw::MLX5_CQE_REQ | hw::MLX5_CQE_REQ_ERR)
+    }
+}
+
 /// Offset of the 64-byte entry in an entry of this size.
 const fn proper(size: usize) -> usize {
     size - 64

@@ -176,6 +176,24 @@ impl Default for Hca {
 device_methods!(Hca, State, Fabric, Violation, Stat);
 
 impl Hca {
+    /// Entries of the completion queue with this number that were written and not consumed. `None` if there is no such queue.
+    #[must_use]
+    pub fn unread(&self, cqn: u32) -> Option<u32> {
+        self.plugged.read_device(|device| device.cqs.get(&cqn).and_then(crate::front::Cq::waiting))
+    }
+
+    /// The numbers of its completion queues.
+    #[must_use]
+    pub fn completion_queues(&self) -> Vec<u32> {
+        self.plugged.read_device(|device| device.cqs.iter().map(|(cqn, _)| cqn).collect())
+    }
+
+    /// The number of the device in the fabric.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.plugged.index()
+    }
+
     /// One RoCE device, `hca0`, as the only one on its fabric, in real time. It can send to itself.
     #[must_use]
     pub fn new() -> Self {

@@ -43,6 +43,7 @@ mod config;
 mod cqe;
 pub mod decode;
 mod engine;
+pub mod explore;
 mod fabric;
 pub mod front;
 mod kernel;

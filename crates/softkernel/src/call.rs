@@ -66,6 +66,9 @@ pub trait Call<'n>: Sized {
     /// Those of the kernel.
     fn run(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let key = (c.object(), c.method());
+        // A command takes effect after the accesses to memory that the device has begun.
+        let Entered { device, port, .. } = self.entered();
+        port.drain(device);
         if key == GET_CONTEXT {
             return self.get_context(c);
         }

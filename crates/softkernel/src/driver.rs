@@ -146,6 +146,7 @@ pub trait Driver: Front<Self::Model> + Sized {
 
     /// Closes the device file: destroys all objects, each before the objects that it uses.
     fn close(&mut self, device: &mut Self::Model, port: &mut PortOf<'_, Self>, context: u32) {
+        port.drain(device);
         let Some(handles) = self.tables_mut().begin_close(context, Self::order) else { return };
         for handle in handles {
             let _ = self.remove(device, port, context, handle);

@@ -220,6 +220,8 @@ pub(crate) fn execute(
     input: &[u8],
     output: &mut [u8],
 ) {
+    // A command takes effect after the accesses to memory that the device has begun.
+    port.drain(device);
     let opcode = be16(input, 0);
     let shown = name(opcode).unwrap_or("a command without a name");
     let result = match COMMANDS.iter().find(|c| c.opcode == opcode) {

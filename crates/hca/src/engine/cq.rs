@@ -84,6 +84,11 @@ impl Cq {
         self.entry
     }
 
+    /// Entries that were written and not consumed; `None` if the doorbell record is not in memory.
+    pub(crate) fn waiting(&self) -> Option<u32> {
+        self.unread().ok()
+    }
+
     /// Entries written so far.
     #[must_use]
     pub fn producer(&self) -> u32 {
@@ -223,7 +228,14 @@ impl Device {
     }
 
     /// Writes a completion to a CQ.
-    pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
+    pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: Cqe) {
+        if let Some(cqe) = self.defer_completion(cx, cqn, cqe) {
+            self.complete_now(cx, cqn, cqe);
+        }
+    }
+
+    /// As [`complete`](Self::complete), in any mode.
+    pub(crate) fn complete_now(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
         cqe.timestamp = cx.now;
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
         if cq.broken {

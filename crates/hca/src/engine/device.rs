@@ -3,6 +3,7 @@
 
 use super::Port;
 use super::cq::Cq;
+use super::deferred::Deferred;
 use super::flow::{Classifier, Steering};
 use super::mkey::{Kind, Mkeys, NULL_MKEY, Translate};
 use super::net::TimerEntry;
@@ -81,6 +82,8 @@ pub struct Device {
     pub(super) updated: u64,
     /// Memory for the bytes of a WQE.
     pub(super) wqe: Vec<u8>,
+    /// Accesses to memory that take place later.
+    pub(super) deferred: Deferred,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
     reserved_numbers: BTreeSet<u32>,
@@ -117,6 +120,7 @@ impl Device {
             in_progress: InProgress::default(),
             updated: 0,
             wqe: Vec::new(),
+            deferred: Deferred::default(),
             next_number: 0x100,
             reserved_numbers: BTreeSet::new(),
         }
@@ -310,7 +314,9 @@ impl Device {
         f: impl FnOnce(&mut Self, &mut Port<'_>, &mut Qp) -> R,
     ) -> Option<R> {
         let mut qp = self.qps.take(qpn)?;
+        self.begin(cx, &qp);
         let result = f(self, cx, &mut qp);
+        self.place_collected(cx);
         self.qps.put_back(qpn, qp);
         Some(result)
     }
@@ -318,6 +324,7 @@ impl Device {
     /// Receives a packet.
     pub(crate) fn arrive(&mut self, cx: &mut Port<'_>, packet: Packet) {
         if packet.transport == Transport::Ethernet {
+            self.begin_at_once();
             if let Body::Frame(frame) = packet.body {
                 self.receive_frame(cx, packet.from, &frame);
             }
@@ -329,6 +336,7 @@ impl Device {
             if qp.kind.transport() != packet.transport || !qp.state.receives() {
                 return;
             }
+            device.begin_packet(&packet);
             if packet.body.is_response() {
                 device.response(cx, qp, &packet);
                 return;

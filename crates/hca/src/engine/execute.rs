@@ -10,6 +10,7 @@ use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
 use crate::cqe::{Cqe, Syndrome};
+use uverbs_fabric::order::Side;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
 };
@@ -367,7 +368,7 @@ impl Device {
             return Err(Refusal::Nak(Nak::Invalid));
         }
         if let Some((memory, offset)) = target
-            && memory.write(offset, data).is_err()
+            && self.write(writing.rkey, memory, offset, data).is_err()
         {
             resp.kept = receiving.map(|r| (r.srqn, r.taken));
             return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some()));
@@ -450,11 +451,15 @@ impl Device {
             let n = (len - at).min(mtu);
             let mut data = cx.net.buffer();
             match &target {
+                Some((memory, offset)) if self.deferred.fills(memory, offset + at, 0, n as usize) => {
+                    data.resize(n as usize, 0);
+                }
                 Some((memory, offset)) => {
                     memory.append(offset + at, n as usize, &mut data).map_err(|_| Denied)?;
                 }
                 None => data.resize(n as usize, 0),
             }
+            self.fill_packet(cx, user, Side::Responder, false);
             let body = Body::ReadResponse { first: i == 0, last: i + 1 == count, data };
             reply(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
             at += n;
@@ -487,7 +492,7 @@ impl Device {
         };
         let old = match target {
             Some((memory, offset)) => {
-                memory.update(offset, &new).map_err(|_| Refusal::Nak(Nak::Operation))?
+                self.execute_atomic(memory, offset, &new).map_err(|_| Refusal::Nak(Nak::Operation))?
             }
             None => 0,
         };

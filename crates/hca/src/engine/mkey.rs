@@ -23,6 +23,8 @@ pub mod access {
     pub const REMOTE_READ: u32 = 1 << 2;
     /// `IB_UVERBS_ACCESS_REMOTE_ATOMIC`
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    /// `IB_UVERBS_ACCESS_RELAXED_ORDERING`
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
 }
 
 /// A key does not permit the requested access.

@@ -10,6 +10,7 @@ mod checksum;
 pub(crate) mod cq;
 mod data;
 pub(crate) mod datagram;
+mod deferred;
 mod device;
 mod ethernet;
 mod execute;

@@ -79,6 +79,12 @@ impl Model for Device {
         self.has_failed()
     }
 
+    fn step(&mut self, port: &mut Port<'_>, token: u64) {
+        if let Some((cqn, cqe)) = self.placed_completion(token) {
+            self.complete_now(port, cqn, cqe);
+        }
+    }
+
     fn port_event(&mut self, event: PortEvent) {
         let event = match event {
             PortEvent::Active => event::PORT_ACTIVE,

@@ -4,6 +4,7 @@
 use super::packet_bytes;
 use uverbs_fabric::Captured;
 use uverbs_fabric::net::Address;
+use uverbs_fabric::order::{Label, Route};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
 /// Bits of a packet sequence number.
@@ -122,6 +123,30 @@ impl uverbs_fabric::Packet for Packet {
         RECORD + self.body.data().map_or(0, Vec::len)
     }
 
+    fn route(&self) -> Option<Route> {
+        let is_response = self.body.is_response();
+        let route = Route { src: self.src_qpn, dest: self.dest_qpn, is_response };
+        (self.transport != Transport::Ethernet).then_some(route)
+    }
+
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.body {
+            Body::Send { data, .. }
+            | Body::Write { data, .. }
+            | Body::ReadResponse { data, .. }
+            | Body::Datagram { data, .. } => Some(data),
+            _ => None,
+        }
+    }
+
+    fn is_atomic(&self) -> bool {
+        matches!(self.body, Body::Atomic { .. })
+    }
+
+    fn label(&self) -> Label {
+        Label { op: self.body.name(), psn: self.psn }
+    }
+
     fn encode(&self, to: &mut Writer) {
         packet_bytes::encode(to, self);
     }
@@ -198,6 +223,23 @@ impl Body {
             | Self::Datagram { data, .. }
             | Self::Frame(data) => Some(data),
             _ => None,
+        }
+    }
+
+    /// The operation.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Send { .. } | Self::Datagram { .. } => "SEND",
+            Self::Write { .. } => "RDMA WRITE",
+            Self::Read { .. } => "RDMA READ",
+            Self::Atomic { op: Atomic::CmpSwap { .. }, .. } => "ATOMIC CMP AND SWP",
+            Self::Atomic { op: Atomic::FetchAdd(_), .. } => "ATOMIC FETCH AND ADD",
+            Self::ReadResponse { .. } => "response to an RDMA READ",
+            Self::AtomicResponse(_) => "response to an ATOMIC",
+            Self::Ack => "acknowledgement",
+            Self::Nak(_) => "NAK",
+            Self::Rnr(_) => "RNR NAK",
+            Self::Frame(_) => "frame",
         }
     }
 

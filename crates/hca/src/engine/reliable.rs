@@ -11,6 +11,7 @@ use super::requester::{FOR_EVER, Sent, wants_answer};
 use super::{Device, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
+use uverbs_fabric::order::Side;
 
 /// Maximum of packets in flight.
 const WINDOW: i32 = 256;
@@ -218,6 +219,7 @@ impl Device {
                 return false;
             }
         };
+        let fence = sent.request.fence;
         let packet = Packet {
             from: cx.me,
             transport: qp.kind.transport(),
@@ -237,6 +239,7 @@ impl Device {
             None => peer(cx, qp),
         };
         qp.req.send = after;
+        self.fill_packet(cx, qp.user(), Side::Requester, fence);
         if let Some(to) = to {
             cx.net.send(cx.now, to, packet);
         }

@@ -42,7 +42,8 @@ pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
     if plain & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(plain)
+    // An optional right that the device has.
+    Ok(plain | flags & access::RELAXED_ORDERING)
 }
 
 /// As [`check_access`], for memory that is always present.

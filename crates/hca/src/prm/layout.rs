@@ -142,6 +142,7 @@ layouts! {
     mkc {
         FREE: 0x1, 1;
         ACCESS_MODE_4_2: 0x3, 3;
+        RELAXED_ORDERING_WRITE: 0xd, 1;
         A: 0x11, 1;
         RW: 0x12, 1;
         RR: 0x13, 1;

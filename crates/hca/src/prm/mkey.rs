@@ -25,4 +25,5 @@ pub fn rights(context: &[u8]) -> u32 {
         | bit(mkc::RW.is_set(context), access::REMOTE_WRITE)
         | bit(mkc::RR.is_set(context), access::REMOTE_READ)
         | bit(mkc::A.is_set(context), access::REMOTE_ATOMIC)
+        | bit(mkc::RELAXED_ORDERING_WRITE.is_set(context), access::RELAXED_ORDERING)
 }

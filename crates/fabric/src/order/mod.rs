@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The order in which the accesses of devices to memory take place, in the modes that permit more than one.
+//!
+//! A device executes its protocol as without a mode, but what it would write to memory, it *places* in a lane, and what it would read, it
+//! names in the packet as a *fill*. What is placed becomes visible in steps: a line of 64 bytes at a time, or a completion. A packet is
+//! delivered when its fills are read. A scheduler chooses the next step among those that the [`Mode`] permits: by a seed, or from outside.
+//!
+//! | step | takes place |
+//! |---|---|
+//! | a line of data is read into a packet | after the writes that its [`Mark`] names; under [`Mode::Pcie`] after the lines before it |
+//! | a packet is delivered | in the order of its [`Route`]; an atomic after the earlier writes of its peer, and not between the two halves of another one |
+//! | a line of data becomes visible | if the mode permits, before earlier writes of its lane; else after them |
+//! | a completion is written | after all earlier writes of its lane |
+
+mod bus;
+mod environment;
+mod mode;
+mod record;
+mod step;
+
+pub use bus::Possible;
+pub use mode::{Mode, Setting, UnknownOrder};
+pub use record::Schedule;
+pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Store};
+
+use crate::memory::Memory;
+use crate::model::Packet;
+use record::Record;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use step::{Kind, Way};
+
+/// How many writes of a lane, and packets of a way, are looked at: a line does not pass more than so many.
+const WINDOW: usize = 64;
+/// The longest time that a step waits after it has become possible, ns. Without such a time a program could never see the states between.
+const SPREAD: u64 = 20_000;
+/// The bytes that wait in lanes. Beyond, the oldest of a lane are written first.
+const MAX_WAITING: usize = 64 << 20;
+
+/// Who chooses the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The seed, when the time of the step has come.
+    Seed(u64),
+    /// The caller of [`Fabric::take_step`](crate::Fabric::take_step).
+    Hand,
+}
+
+/// What is placed in a lane.
+#[derive(Debug)]
+enum Effect {
+    Store {
+        memory: Arc<dyn Memory>,
+        offset: u64,
+        bytes: Vec<u8>,
+        atomic: bool,
+    },
+    /// A step of the model, by its token.
+    Model {
+        token: u64,
+        object: u32,
+    },
+}
+
+#[derive(Debug)]
+struct Placed {
+    number: u64,
+    due: u64,
+    passes: bool,
+    effect: Effect,
+    label: Label,
+}
+
+#[derive(Debug)]
+struct Fetch {
+    number: u64,
+    due: u64,
+    fill: Fill,
+}
+
+/// A packet that waits for its fills, and for the packets before it.
+#[derive(Debug)]
+struct Held<P> {
+    number: u64,
+    due: u64,
+    fills: Vec<Fetch>,
+    packet: P,
+}
+
+/// What a step has left to do, which needs the devices.
+#[derive(Debug)]
+pub(crate) enum Rest<P> {
+    /// Nothing.
+    Done,
+    /// The device has to take a step of its own.
+    Model { device: usize, token: u64 },
+    /// A packet arrives at this device.
+    Arrive { to: usize, packet: P },
+}
+
+/// The accesses that have not taken place.
+#[derive(Debug)]
+pub struct Order<P> {
+    mode: Mode,
+    by: By,
+    random: u64,
+    next: u64,
+    lanes: BTreeMap<Lane, VecDeque<Placed>>,
+    ways: BTreeMap<Way, VecDeque<Held<P>>>,
+    /// The results of atomics that are not visible, by device.
+    atomics: BTreeMap<usize, usize>,
+    waiting: usize,
+    record: Record,
+}
+
+impl<P: Packet> Order<P> {
+    pub(crate) fn new(mode: Mode, by: By) -> Self {
+        let random = if let By::Seed(seed) = by { seed } else { 0 };
+        Self {
+            mode,
+            by,
+            random,
+            next: 0,
+            lanes: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            atomics: BTreeMap::new(),
+            waiting: 0,
+            record: Record::default(),
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Writes each step from now on to a file, too.
+    pub(crate) fn write_to(&mut self, file: std::fs::File) {
+        self.record.write_to(file);
+    }
+
+    /// Adds a line of the program to the schedule.
+    pub(crate) fn say(&mut self, now: u64, text: String) {
+        self.record.say(now, text);
+    }
+
+    pub(crate) fn schedule(&self) -> Schedule {
+        self.record.schedule()
+    }
+
+    /// The next number of the seed's sequence (SplitMix64).
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn due(&mut self, now: u64) -> u64 {
+        match self.by {
+            By::Seed(_) => now.saturating_add(self.draw() % SPREAD),
+            By::Hand => now,
+        }
+    }
+
+    /// All writes of a lane so far.
+    pub(crate) fn mark(&self, lane: Lane) -> Mark {
+        Mark { lane, last: self.next }
+    }
+
+    /// Whether all writes before the mark are visible.
+    fn is_reached(&self, mark: &Mark) -> bool {
+        self.lanes.get(&mark.lane).and_then(VecDeque::front).is_none_or(|first| first.number > mark.last)
+    }
+
+    /// Places data in a lane, in steps of a line.
+    pub(crate) fn place(&mut self, now: u64, lane: Lane, store: Store) {
+        let Store { memory, mut offset, bytes, relaxed, atomic, label } = store;
+        let passes = self.mode.passes(relaxed) && !atomic;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (line, behind) = rest.split_at(line_len(&*memory, offset, rest.len()));
+            let effect = Effect::Store { memory: Arc::clone(&memory), offset, bytes: line.into(), atomic };
+            self.put(now, lane, Placed { number: 0, due: 0, passes, effect, label });
+            offset = offset.saturating_add(line.len() as u64);
+            rest = behind;
+        }
+    }
+
+    /// Places a step of the model in a lane: a completion. `object` is what it changes.
+    pub(crate) fn place_step(&mut self, now: u64, lane: Lane, token: u64, object: u32, label: Label) {
+        let effect = Effect::Model { token, object };
+        self.put(now, lane, Placed { number: 0, due: 0, passes: false, effect, label });
+    }
+
+    fn put(&mut self, now: u64, lane: Lane, placed: Placed) {
+        let (number, due) = (self.number(), self.due(now));
+        if let Effect::Store { bytes, atomic, .. } = &placed.effect {
+            self.waiting += bytes.len();
+            if *atomic {
+                *self.atomics.entry(lane.device).or_insert(0) += 1;
+            }
+        }
+        self.lanes.entry(lane).or_default().push_back(Placed { number, due, ..placed });
+    }
+
+    /// Holds a packet back until its fills are read. `overtaken` if later packets of its route may be delivered before it.
+    pub(crate) fn hold(
+        &mut self,
+        (now, at): (u64, u64),
+        (from, to): (usize, usize),
+        route: Route,
+        packet: P,
+        fills: Vec<Fill>,
+        overtaken: bool,
+    ) {
+        let number = self.number();
+        let mut steps = Vec::new();
+        for fill in fills {
+            let Fill { memory, offset, at, len, after } = fill;
+            let mut done = 0;
+            while done < len {
+                let here = offset.saturating_add(done as u64);
+                let n = line_len(&*memory, here, len - done);
+                let fill = Fill { memory: Arc::clone(&memory), offset: here, at: at + done, len: n, after };
+                steps.push(Fetch { number: self.number(), due: self.due(now), fill });
+                done += n;
+            }
+        }
+        let due = self.due(at);
+        let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
+        self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, packet });
+    }
+
+    /// The number of packets that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.ways.values().map(VecDeque::len).sum()
+    }
+
+    /// Whether a packet can be delivered, apart from its fills and its predecessors.
+    fn may_arrive(&self, way: &Way, packet: &P) -> bool {
+        if !packet.is_atomic() {
+            return true;
+        }
+        let lane = Lane { device: way.to, queue: way.route.dest, side: Side::Responder };
+        !self.lanes.contains_key(&lane) && !self.atomics.contains_key(&way.to)
+    }
+
+    /// Whether the packets of the queue pair have their data, if this is a completion of its requests.
+    fn has_read(&self, lane: &Lane, placed: &Placed) -> bool {
+        if lane.side == Side::Responder || !matches!(placed.effect, Effect::Model { .. }) {
+            return true;
+        }
+        let route = Route { src: 0, dest: 0, is_response: false };
+        let first = Way { from: lane.device, to: 0, route, alone: 0 };
+        let sent = self.ways.range(first..).take_while(|(way, _)| way.from == lane.device);
+        let own = sent.filter(|(way, _)| way.route.src == lane.queue && !way.route.is_response);
+        own.flat_map(|(_, held)| held).all(|held| held.fills.is_empty() || held.number > placed.number)
+    }
+
+    /// Calls `f` with each step that can be executed, and its time, until it returns `false`.
+    fn each(&self, mut f: impl FnMut(Step, u64) -> bool) {
+        for (lane, placed) in &self.lanes {
+            for (i, one) in placed.iter().take(WINDOW).enumerate() {
+                let ready = i == 0 && self.has_read(lane, one) || i > 0 && one.passes;
+                if ready && !f(Step { number: one.number, kind: Kind::Place(*lane) }, one.due) {
+                    return;
+                }
+            }
+        }
+        let in_order = matches!(self.mode, Mode::Pcie);
+        for (way, held) in &self.ways {
+            for (i, one) in held.iter().take(WINDOW).enumerate() {
+                if one.fills.is_empty() {
+                    let step = Step { number: one.number, kind: Kind::Deliver(*way) };
+                    if i == 0 && self.may_arrive(way, &one.packet) && !f(step, one.due) {
+                        return;
+                    }
+                    continue;
+                }
+                for fetch in one.fills.iter().take(if in_order { 1 } else { WINDOW }) {
+                    let ready = fetch.fill.after.as_ref().is_none_or(|mark| self.is_reached(mark));
+                    let step = Step { number: fetch.number, kind: Kind::Fetch(*way) };
+                    if ready && !f(step, fetch.due) {
+                        return;
+                    }
+                }
+                if in_order {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The steps that can be executed.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.each(|step, _| {
+            steps.push(step);
+            true
+        });
+        steps
+    }
+
+    /// The time of the first step that can be executed, if a seed chooses.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let mut first: Option<u64> = None;
+        if self.by != By::Hand {
+            self.each(|_, due| {
+                first = Some(first.map_or(due, |first| first.min(due)));
+                true
+            });
+        }
+        first
+    }
+
+    /// A step that the seed chooses among those that are due.
+    pub(crate) fn choose(&mut self, now: u64) -> Option<Step> {
+        let mut due = Vec::new();
+        self.each(|step, at| {
+            if at <= now {
+                due.push(step);
+            }
+            due.len() < 4 * WINDOW
+        });
+        if due.is_empty() {
+            return None;
+        }
+        let n = self.draw() % due.len() as u64;
+        due.get(n as usize).copied()
+    }
+
+    /// How many steps are taken in a call, on a virtual clock.
+    pub(crate) fn steps_at_once(&mut self) -> u64 {
+        match self.by {
+            By::Seed(_) => self.draw() % 8,
+            By::Hand => 0,
+        }
+    }
+
+    /// What a step accesses.
+    pub(crate) fn footprint(&self, step: Step) -> Footprint {
+        let range = |memory: &Arc<dyn Memory>, offset, len: usize| {
+            Some((memory.address(offset).unwrap_or(offset), len as u64))
+        };
+        let mut footprint = Footprint::default();
+        match step.kind {
+            Kind::Place(lane) => match self.placed(lane, step.number).map(|placed| &placed.effect) {
+                Some(Effect::Store { memory, offset, bytes, .. }) => {
+                    footprint.writes = range(memory, *offset, bytes.len());
+                }
+                Some(Effect::Model { object, .. }) => footprint.object = Some((lane.device, *object)),
+                None => {}
+            },
+            Kind::Fetch(way) => {
+                let held = self.ways.get(&way).into_iter().flatten();
+                let fetch = held.flat_map(|held| &held.fills).find(|fetch| fetch.number == step.number);
+                footprint.reads =
+                    fetch.and_then(|Fetch { fill, .. }| range(&fill.memory, fill.offset, fill.len));
+            }
+            Kind::Deliver(way) => {
+                footprint.object = Some((way.to, way.route.dest));
+                // An atomic reads the memory of a key, which only the device knows.
+                footprint.everything = !self.is_quiet(step);
+            }
+        }
+        footprint
+    }
+
+    /// Whether the step is the delivery of a packet that reads and writes no memory at once: no other step loses by it.
+    pub(crate) fn is_quiet(&self, step: Step) -> bool {
+        match step.kind {
+            Kind::Deliver(way) => {
+                self.ways.get(&way).and_then(VecDeque::front).is_some_and(|held| !held.packet.is_atomic())
+            }
+            _ => false,
+        }
+    }
+
+    fn placed(&self, lane: Lane, number: u64) -> Option<&Placed> {
+        self.lanes.get(&lane)?.iter().find(|placed| placed.number == number)
+    }
+
+    /// Executes a step, as far as that needs no device.
+    pub(crate) fn take(&mut self, now: u64, step: Step, mut show: impl FnMut(usize, &P)) -> Option<Rest<P>> {
+        match step.kind {
+            Kind::Place(lane) => {
+                let placed = self.lanes.get_mut(&lane)?;
+                let at = placed.iter().position(|placed| placed.number == step.number)?;
+                let one = placed.remove(at)?;
+                if placed.is_empty() {
+                    self.lanes.remove(&lane);
+                }
+                Some(self.execute(now, lane, one))
+            }
+            Kind::Fetch(way) => {
+                let held = self.ways.get_mut(&way)?;
+                let one = held.iter_mut().find(|held| held.fills.iter().any(|f| f.number == step.number))?;
+                let at = one.fills.iter().position(|fetch| fetch.number == step.number)?;
+                let Fetch { fill, .. } = one.fills.remove(at);
+                fetch(&mut one.packet, &fill);
+                self.record.fetched(now, &way, &fill, one.packet.label());
+                Some(Rest::Done)
+            }
+            Kind::Deliver(way) => {
+                let held = self.ways.get_mut(&way)?;
+                let one = held.pop_front()?;
+                if held.is_empty() {
+                    self.ways.remove(&way);
+                }
+                show(way.to, &one.packet);
+                self.record.arrived(now, &way, one.packet.label());
+                Some(Rest::Arrive { to: way.to, packet: one.packet })
+            }
+        }
+    }
+
+    fn execute(&mut self, now: u64, lane: Lane, placed: Placed) -> Rest<P> {
+        self.record.placed(now, lane, &placed);
+        match placed.effect {
+            Effect::Store { memory, offset, bytes, atomic } => {
+                self.waiting -= bytes.len();
+                let result = match <[u8; 8]>::try_from(&bytes[..]) {
+                    Ok(word) if atomic => memory.publish(offset, word),
+                    _ => memory.write(offset, &bytes),
+                };
+                if let Err(fault) = result {
+                    log::warn!("a write of {} bytes is lost: {fault}", bytes.len());
+                }
+                if atomic && let Some(count) = self.atomics.get_mut(&lane.device) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.atomics.remove(&lane.device);
+                    }
+                }
+                Rest::Done
+            }
+            Effect::Model { token, .. } => Rest::Model { device: lane.device, token },
+        }
+    }
+
+    /// The oldest write of the lane that waits for the longest time, if too many bytes wait.
+    pub(crate) fn overdue(&mut self, now: u64) -> Option<Rest<P>> {
+        if self.waiting <= MAX_WAITING {
+            return None;
+        }
+        let oldest = self.lanes.iter().filter_map(|(lane, placed)| Some((placed.front()?.number, *lane)));
+        let (number, lane) = oldest.min()?;
+        self.take(now, Step { number, kind: Kind::Place(lane) }, |_, _| {})
+    }
+
+    /// Reads the fills of all packets of a device, and executes the writes of its lanes, in order. What is left for the device is returned:
+    /// a command waits for the accesses before it.
+    pub(crate) fn drain(&mut self, now: u64, device: usize) -> Vec<u64> {
+        let mut tokens = Vec::new();
+        let lanes: Vec<Lane> = self.lanes.keys().filter(|lane| lane.device == device).copied().collect();
+        for lane in lanes {
+            for placed in self.lanes.remove(&lane).unwrap_or_default() {
+                if let Rest::Model { token, .. } = self.execute(now, lane, placed) {
+                    tokens.push(token);
+                }
+            }
+        }
+        for (way, held) in &mut self.ways {
+            if way.from == device {
+                for one in held {
+                    for Fetch { fill, .. } in core::mem::take(&mut one.fills) {
+                        fetch(&mut one.packet, &fill);
+                    }
+                }
+            }
+        }
+        tokens
+    }
+}
+
+/// Reads a line into a packet.
+fn fetch<P: Packet>(packet: &mut P, fill: &Fill) {
+    let place = packet.data_mut().and_then(|data| data.get_mut(fill.at..fill.at + fill.len));
+    if let Some(place) = place
+        && let Err(fault) = fill.memory.read(fill.offset, place)
+    {
+        log::warn!("a read of {} bytes gets nothing: {fault}", fill.len);
+    }
+}
+
+/// The bytes from `offset` to the end of its line, at most `len`.
+fn line_len(memory: &dyn Memory, offset: u64, len: usize) -> usize {
+    let at = memory.address(offset).unwrap_or(offset) as usize % LINE;
+    len.min(LINE - at)
+}

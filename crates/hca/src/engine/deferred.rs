@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Accesses to memory that take place later, in the modes of order: the device collects them in a call, and places them in the lanes of its
+//! queue pairs. Without a mode it accesses memory at once.
+
+use super::mkey::{User, access};
+use super::packet::Packet;
+use super::qp::{Qp, QpKind};
+use super::{Device, Port};
+use crate::cqe::Cqe;
+use crate::memory::{Fault, Memory};
+use core::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use uverbs_fabric::Packet as _;
+use uverbs_fabric::order::{Fill, Label, Lane, Mode, Side, Store};
+
+/// Accesses that were collected in a call.
+#[derive(Debug)]
+pub(super) struct Deferred {
+    mode: Mode,
+    /// The queue pair, and whose requests are executed.
+    queue: u32,
+    side: Side,
+    label: Label,
+    stores: RefCell<Vec<Store>>,
+    fills: RefCell<Vec<Fill>>,
+    /// Completions that were placed, by their tokens.
+    completions: BTreeMap<u64, (u32, Cqe)>,
+    next: u64,
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Ordered,
+            queue: 0,
+            side: Side::Requester,
+            label: Label::default(),
+            stores: RefCell::default(),
+            fills: RefCell::default(),
+            completions: BTreeMap::new(),
+            next: 0,
+        }
+    }
+}
+
+impl Deferred {
+    const fn is_on(&self) -> bool {
+        !matches!(self.mode, Mode::Ordered)
+    }
+
+    /// Names bytes that are read into a packet later. `false` without a mode: they are to be read now.
+    pub(super) fn fills(&self, memory: &Arc<dyn Memory>, offset: u64, at: usize, len: usize) -> bool {
+        if self.is_on() && len > 0 {
+            let memory = Arc::clone(memory);
+            self.fills.borrow_mut().push(Fill { memory, offset, at, len, after: None });
+        }
+        self.is_on()
+    }
+}
+
+impl Device {
+    /// A call for a queue pair begins, of its own requests.
+    pub(super) fn begin(&mut self, cx: &Port<'_>, qp: &Qp) {
+        // Frames have no order: each is a message of its own, and no program polls their memory.
+        let mode = if qp.kind == QpKind::Raw { Mode::Ordered } else { cx.net.mode() };
+        self.deferred.mode = mode;
+        if self.deferred.is_on() {
+            (self.deferred.queue, self.deferred.side) = (qp.qpn, Side::Requester);
+            self.deferred.label = Label { op: "request", psn: qp.req.next_psn() };
+        }
+    }
+
+    /// The call is for a packet.
+    pub(super) fn begin_packet(&mut self, packet: &Packet) {
+        if self.deferred.is_on() {
+            let is_response = packet.body.is_response();
+            self.deferred.side = if is_response { Side::Requester } else { Side::Responder };
+            self.deferred.label = packet.label();
+        }
+    }
+
+    /// A call begins that accesses memory at once.
+    pub(super) fn begin_at_once(&mut self) {
+        self.deferred.mode = Mode::Ordered;
+    }
+
+    /// Places what the call has collected.
+    pub(super) fn place_collected(&self, cx: &mut Port<'_>) {
+        if !self.deferred.is_on() {
+            return;
+        }
+        let (queue, side) = (self.deferred.queue, self.deferred.side);
+        for store in self.deferred.stores.borrow_mut().drain(..) {
+            cx.place(queue, side, store);
+        }
+    }
+
+    /// Writes data to the memory of a key: now, or later in a mode.
+    pub(super) fn write(
+        &self,
+        key: u32,
+        memory: &Arc<dyn Memory>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Fault> {
+        if !self.deferred.is_on() {
+            return memory.write(offset, bytes);
+        }
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > memory.len()) {
+            return Err(Fault);
+        }
+        let relaxed = self.mkeys.get(key).is_some_and(|key| key.access & access::RELAXED_ORDERING != 0);
+        let (memory, label) = (Arc::clone(memory), self.deferred.label);
+        let store = Store { memory, offset, bytes: bytes.to_vec(), relaxed, atomic: false, label };
+        self.deferred.stores.borrow_mut().push(store);
+        Ok(())
+    }
+
+    /// Executes an atomic: at once, or in a mode in two halves. Other atomics of the device wait between the halves, and nothing else.
+    pub(super) fn execute_atomic(
+        &self,
+        memory: &Arc<dyn Memory>,
+        offset: u64,
+        new: &dyn Fn(u64) -> u64,
+    ) -> Result<u64, Fault> {
+        if !self.deferred.is_on() {
+            return memory.update(offset, new);
+        }
+        let old = memory.update(offset, &|old| old)?;
+        let value = new(old);
+        if value != old {
+            let (memory, label) = (Arc::clone(memory), self.deferred.label);
+            let bytes = value.to_ne_bytes().to_vec();
+            let store = Store { memory, offset, bytes, relaxed: false, atomic: true, label };
+            self.deferred.stores.borrow_mut().push(store);
+        }
+        Ok(old)
+    }
+
+    /// Gives the next packet the data that it has not read yet: those of the queue pair's own request, or of its answer to a read, which come
+    /// after the writes of the requests before it.
+    pub(super) fn fill_packet(&self, cx: &mut Port<'_>, user: User, side: Side, fence: bool) {
+        if !self.deferred.is_on() {
+            return;
+        }
+        let mut fills = self.deferred.fills.take();
+        // The answer to a read comes after all writes before it. A request that is not fenced may read what the answers to earlier reads
+        // have not written yet; on PCIe a read does not pass a write.
+        let waits = side == Side::Responder || fence || self.deferred.mode == Mode::Pcie;
+        if waits {
+            self.place_collected(cx);
+            let after = cx.net.mark(Lane { device: cx.me, queue: user.qpn, side });
+            fills.iter_mut().for_each(|fill| fill.after = after);
+        }
+        cx.net.fill_next(fills);
+    }
+
+    /// Places a completion behind the writes before it. Returns it without a mode: it is to be written now.
+    pub(super) fn defer_completion(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: Cqe) -> Option<Cqe> {
+        if cx.net.mode() == Mode::Ordered {
+            return Some(cqe);
+        }
+        self.place_collected(cx);
+        let side = if cqe.is_of_request() { Side::Requester } else { Side::Responder };
+        let label = Label {
+            op: if side == Side::Requester { "request" } else { "receive" },
+            psn: self.deferred.label.psn,
+        };
+        let token = self.deferred.next;
+        if !cx.place_step(cqe.qpn, side, token, cqn, label) {
+            return Some(cqe);
+        }
+        self.deferred.next += 1;
+        self.deferred.completions.insert(token, (cqn, cqe));
+        None
+    }
+
+    /// A completion that was placed.
+    pub(super) fn placed_completion(&mut self, token: u64) -> Option<(u32, Cqe)> {
+        self.deferred.completions.remove(&token)
+    }
+}

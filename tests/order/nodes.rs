@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Small programs on software HCAs: nodes with a few words of memory each, and reliable connections between them.
+
+use core::sync::atomic::AtomicU64;
+use uverbs::attr::{AccessFlags, QpCap};
+use uverbs::mlx5::Mlx5;
+use uverbs::raw::{Cq, Qp};
+use uverbs::wr::Sge;
+use uverbs::{
+    ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
+    WorkCompletion,
+};
+use uverbs_hca::explore::Cpu;
+use uverbs_hca::{Fabric, Hca};
+use uverbs_tests::post::{Face, RemoteAddr, Req, post, post_recv};
+use uverbs_tests::sges::sge;
+
+/// Bytes between the words of a node, so that each is in a line of its own.
+pub(crate) const LINE: usize = 64;
+
+/// A node: a device, and memory.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) hca: Hca,
+    pub(crate) mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
+    pd: ProtectionDomain<Mlx5>,
+    context: Context<Mlx5>,
+}
+
+impl Node {
+    /// A node whose memory has `lines` lines and these rights besides all others.
+    pub(crate) fn new(fabric: &Fabric, name: &str, lines: usize, access: AccessFlags) -> Self {
+        let hca = fabric.device(name).build();
+        let context = Context::<Mlx5>::from_kernel(hca.open()).expect("a context");
+        let pd = context.alloc_pd().expect("a domain");
+        let all = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let buf = PageBuf::new(lines * LINE).expect("memory");
+        let mr = pd.reg_mr(buf, all | access).map_err(|e| e.error).expect("a region");
+        Self { hca, mr, pd, context }
+    }
+
+    /// The first word of a line.
+    pub(crate) fn word(&self, line: usize) -> &AtomicU64 {
+        self.mr.atomic_u64(line * LINE).expect("a word of the region")
+    }
+
+    /// The place of a line, for a peer.
+    pub(crate) fn remote(&self, line: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.mr.addr() + (line * LINE) as u64, rkey: self.mr.rkey() }
+    }
+}
+
+/// One end of a connection, with a completion queue of its own.
+#[derive(Debug)]
+pub(crate) struct End<'n> {
+    pub(crate) node: &'n Node,
+    qp: Qp<Rc, Exclusive, Mlx5>,
+    cq: Cq<Shared, Mlx5>,
+    cqn: u32,
+}
+
+impl<'n> End<'n> {
+    fn new(node: &'n Node) -> Self {
+        let before = node.hca.completion_queues();
+        let cq = node.context.create_cq(64, None).expect("a CQ");
+        let new = node.hca.completion_queues().into_iter().find(|cqn| !before.contains(cqn));
+        let cqn = new.expect("the number of the CQ");
+        let cap = QpCap::new(32, 32).inline(64);
+        let qp = node.pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
+        Self { node, qp, cq, cqn }
+    }
+
+    /// Two connected ends.
+    pub(crate) fn pair(a: &'n Node, b: &'n Node) -> (Self, Self) {
+        let (mut one, mut other) = (Self::new(a), Self::new(b));
+        let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+        let attr = ConnectAttr::new().access(rights).max_rd_atomic(4).max_dest_rd_atomic(4);
+        let endpoints = [&one, &other].map(|end| end.qp.control.endpoint(7, &attr).expect("an endpoint"));
+        for (end, [here, peer]) in [(&mut one, [0, 1]), (&mut other, [1, 0])] {
+            end.qp.init(&attr).expect("INIT");
+            end.qp.connect(&endpoints[here], &endpoints[peer], &attr).expect("RTS");
+        }
+        (one, other)
+    }
+
+    /// Posts requests.
+    pub(crate) fn post(&mut self, cpu: &Cpu<'_>, reqs: &[Req<'_, Mlx5>]) {
+        let (hca, qp_num) = (&self.node.hca, self.qp.qp_num());
+        let qp = &mut self.qp;
+        cpu.post(hca, qp_num, || post(qp, Face::Single, reqs)).expect("a post");
+    }
+
+    /// Posts a receive for `words` words of a line.
+    pub(crate) fn recv(&mut self, cpu: &Cpu<'_>, wr_id: u64, line: usize, words: usize) {
+        let sges = [sge(&self.node.mr, line * LINE..line * LINE + words * 8)];
+        let (hca, qp_num) = (&self.node.hca, self.qp.qp_num());
+        let rq = self.qp.rq_mut().expect("a receive queue");
+        cpu.post(hca, qp_num, || post_recv(rq, Face::Single, &[(wr_id, &sges[..])])).expect("a receive");
+    }
+
+    fn poll_one(&mut self) -> Option<WorkCompletion> {
+        let mut wcs = [WorkCompletion::default()];
+        self.cq.poll(&mut wcs).expect("a poll").first().copied()
+    }
+
+    /// Waits for a successful completion.
+    pub(crate) fn wait(&mut self, cpu: &Cpu<'_>) -> WorkCompletion {
+        let (hca, cqn) = (&self.node.hca, self.cqn);
+        let wc = cpu.wait(hca, cqn, || self.poll_one()).expect("a completion");
+        wc.ok().expect("a successful completion");
+        wc
+    }
+
+    /// Polls once.
+    pub(crate) fn poll(&mut self, cpu: &Cpu<'_>) -> Option<WorkCompletion> {
+        let (hca, cqn) = (&self.node.hca, self.cqn);
+        cpu.poll(hca, cqn, || self.poll_one())
+    }
+}
+
+/// The first words of a line, as an entry.
+pub(crate) fn words(node: &Node, line: usize, words: usize) -> [Sge; 1] {
+    [sge(&node.mr, line * LINE..line * LINE + words * 8)]
+}
