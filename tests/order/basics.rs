@@ -207,3 +207,31 @@ fn a_write_after_a_read_needs_a_fence_for_the_data_of_the_read() {
         }
     }
 }
+
+#[test]
+fn an_access_that_no_completion_orders_is_reported_with_both_sides() {
+    for (waits, expected) in [(false, true), (true, false)] {
+        let found = Mutex::new(false);
+        let report = Explorer::new().explore(|run| {
+            let [a, b] = nodes(run, AccessFlags::empty());
+            let (mut from, _to) = End::pair(&a, &b);
+            run.fabric().check_races();
+            run.together([Thread::new("A", |cpu| {
+                let data = words(&a, 0, 1);
+                from.post(cpu, &[Req::new(1, Op::Write(b.remote(0))).signaled().sges(&data)]);
+                if waits {
+                    from.wait(cpu);
+                }
+                a.mr.write_at(0, &[2; 8]).unwrap();
+            })]);
+            for race in run.fabric().take_races() {
+                // The other tests of the program run at the same time, on fabrics of their own.
+                assert!(race.program_writes && !race.device_writes, "{race}");
+                assert!(race.to_string().contains("RDMA WRITE"), "{race}");
+                *found.lock().unwrap() = true;
+            }
+        });
+        assert!(report.is_complete);
+        assert_eq!(found.into_inner().unwrap(), expected, "waits: {waits}");
+    }
+}

@@ -187,6 +187,10 @@ impl<M: Model> Fabric<M> {
         self.alive.shared.read(f)
     }
 
+    pub(crate) fn shared(&self) -> &Arc<WorldLock<M>> {
+        &self.alive.shared
+    }
+
     /// Whether the clock is virtual.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {

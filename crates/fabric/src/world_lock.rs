@@ -67,6 +67,11 @@ impl<M: Model> WorldLock<M> {
         result
     }
 
+    /// Calls `f` with the world. No packets or timers are processed.
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        f(&mut self.lock())
+    }
+
     /// Calls `f` with the world, which it must not change. No packets or timers are processed.
     pub(crate) fn read<R>(&self, f: impl FnOnce(&World<M>) -> R) -> R {
         f(&self.lock())

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use uverbs_fabric::Fabric;
+use uverbs_fabric::order::{Setting, UnknownOrder};
 
 /// The commands that all models have.
-const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; repairs; packets N; \
+const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; order MODE[:SEED]; repairs; packets N; \
                     stat N; violations; forgive [KIND...]; quit";
 
 /// Bytes of a line at most, and clients of the control socket at a time.
@@ -116,6 +117,11 @@ impl<D: Device> Control<D> {
                 let what = Disturbance::parse(what)?;
                 self.fabric.loss(what.loss).duplicate(what.duplicate).reorder(what.reorder).delay(what.delay);
                 return Ok(String::new());
+            }
+            ["order", setting] => {
+                let setting: Setting = setting.parse().map_err(|e: UnknownOrder| e.to_string())?;
+                let seed = self.fabric.order(setting);
+                return Ok(Setting { seed: Some(seed), ..setting }.to_string());
             }
             ["repairs"] => {
                 return Ok(self.devices.iter().map(|d| d.plugged().repairs()).sum::<u64>().to_string());

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
+use uverbs_fabric::order::Setting;
 use uverbs_fabric::{Fabric, Model};
 
 /// The options that all programs have.
@@ -44,6 +45,9 @@ pub struct Options {
     /// Level of the log on standard error: error, warn, info, debug, trace
     #[arg(long, default_value = "info", value_name = "LEVEL", value_parser = level)]
     pub log: log::LevelFilter,
+    /// The order in which accesses of the devices to memory become visible: ordered, pcie, relaxed or model, and a seed after a colon
+    #[arg(long, value_name = "MODE[:SEED]")]
+    pub order: Option<Setting>,
     /// Exits when every VM has disconnected, instead of waiting for others
     #[arg(long)]
     pub once: bool,
@@ -103,6 +107,10 @@ impl Options {
             .loss(probability("loss", self.loss)?)
             .duplicate(probability("duplicate", self.duplicate)?)
             .reorder(probability("reorder", self.reorder)?);
+        if let Some(setting) = self.order {
+            let seed = fabric.order(setting);
+            log::info!("the order is {}", Setting { seed: Some(seed), ..setting });
+        }
         if let Some(other) = &self.join {
             join(&fabric, other).with_context(|| format!("cannot join {}", other.display()))?;
         }

@@ -36,6 +36,7 @@ pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 mod uhw;
+mod watch;
 mod write;
 
 pub use cm::{CmPort, RdmaCmFd};
@@ -52,6 +53,7 @@ pub use queue_access::{AccessRef, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
 pub use removal::{Removal, Watched};
 pub use uhw::Uhw;
+pub use watch::{Watcher, accessed, watch_accesses};
 pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 
 use crate::errno::Errno;

@@ -15,11 +15,13 @@
 mod bus;
 mod environment;
 mod mode;
+mod race;
 mod record;
 mod step;
 
 pub use bus::Possible;
 pub use mode::{Mode, Setting, UnknownOrder};
+pub use race::Race;
 pub use record::Schedule;
 pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Store};
 
@@ -111,6 +113,7 @@ pub struct Order<P> {
     atomics: BTreeMap<usize, usize>,
     waiting: usize,
     record: Record,
+    races: Vec<Race>,
 }
 
 impl<P: Packet> Order<P> {
@@ -126,6 +129,7 @@ impl<P: Packet> Order<P> {
             atomics: BTreeMap::new(),
             waiting: 0,
             record: Record::default(),
+            races: Vec::new(),
         }
     }
 

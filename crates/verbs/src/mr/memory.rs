@@ -12,6 +12,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::accessed;
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::copy::{load_bytes, store_bytes};
 
@@ -26,6 +27,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<B, A, D> {
     /// [`Error::Invalid`] if the range is not inside the region; `Unsupported` for a dma-buf.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
+        accessed(from.as_ptr().addr() as u64, out.len(), false);
         // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A `&mut` to them exists only while a
         // private region is borrowed mutably.
         unsafe { load_bytes(from.as_ptr(), out) };
@@ -41,6 +43,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<B, A, D> {
         A: WritableShared,
     {
         let to = self.memory_at(offset..offset.saturating_add(data.len()))?;
+        accessed(to.as_ptr().addr() as u64, data.len(), true);
         // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A region of such a type lends no
         // references except to atomics.
         unsafe { store_bytes(data, to.as_ptr()) };
