@@ -22,9 +22,9 @@ pub struct BootArgs {
     /// How the guest's kernel registers memory with mlx5 devices
     #[arg(long, value_enum, default_value_t = Mkeys::Command)]
     pub mkeys: Mkeys,
-    /// Generation of EFA devices, 1 to 5: what they can do. Kernel 6.1 knows the first three
-    #[arg(long, value_name = "N", default_value_t = GENERATION, value_parser = clap::value_parser!(u8).range(1..=5))]
-    pub generation: u8,
+    /// Generation of EFA devices, 1 to 5: what they can do. Kernel 6.1 knows the first three [default: 3; 2 for `clients` of Debian 12]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub generation: Option<u8>,
     /// Stop the guest after this number of seconds, including the boot [default: 120 for a command, 900 for the suite]
     #[arg(long, value_name = "SECS")]
     pub timeout: Option<u64>,
@@ -122,7 +122,7 @@ impl BootArgs {
         program: impl FnOnce(DeviceArg) -> Result<PathBuf>,
     ) -> Result<Vec<Device>> {
         ensure!(
-            self.generation == GENERATION || self.device == DeviceArg::Efa,
+            self.generation.is_none() || self.device == DeviceArg::Efa,
             "only EFA devices have a --generation"
         );
         if self.device != DeviceArg::Mlx5 {
@@ -130,7 +130,10 @@ impl BootArgs {
             ensure!(self.link.is_none() || self.link == link, "these devices do not support this --link");
             ensure!(self.mkeys == Mkeys::Command, "only mlx5 devices support --mkeys umr");
             return Ok(vec![match self.device {
-                DeviceArg::Efa => Device::Efa { program: program(self.device)?, generation: self.generation },
+                DeviceArg::Efa => {
+                    let generation = self.generation.unwrap_or(GENERATION);
+                    Device::Efa { program: program(self.device)?, generation }
+                }
                 DeviceArg::Siw => Device::Siw,
                 _ => Device::Rxe,
             }]);

@@ -64,24 +64,18 @@ pub fn this_program() -> Command {
     }
 }
 
-/// The variable that tells a test that it runs in the process of [`in_user_process`].
-const IN_USER_PROCESS: &str = "TESTKIT_USER_PROCESS";
+/// The variable that tells a test that it runs in a process of its own.
+const IN_OWN_PROCESS: &str = "TESTKIT_OWN_PROCESS";
 
-/// Runs the test with this name (`module::function`, as the test harness prints it) in a process of an ordinary user whose
-/// limit of locked memory is `memlock` bytes. In that process the function returns true; in the first one it returns false
+/// Runs the test with this name (`module::function`, as the test harness prints it) in a process of its own, for a test that compares what
+/// the process has: its memory, its mappings, its descriptors. In that process the function returns true; in the first one it returns false
 /// after the other has passed.
 #[must_use]
-pub fn in_user_process(test: &str, memlock: u64) -> bool {
-    if env::var_os(IN_USER_PROCESS).is_some() {
-        let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).expect("a limit of locked memory");
-        setrlimit(Resource::RLIMIT_MEMLOCK, memlock, hard).expect("a lower limit is allowed");
-        if Uid::effective().is_root() {
-            // `nobody`: without capabilities.
-            setuid(Uid::from_raw(65534)).expect("root may become any user");
-        }
+pub fn in_own_process(test: &str) -> bool {
+    if env::var_os(IN_OWN_PROCESS).is_some() {
         return true;
     }
-    let run = this_program().args(["--exact", test]).env(IN_USER_PROCESS, "1").output();
+    let run = this_program().args(["--exact", test]).env(IN_OWN_PROCESS, "1").output();
     let run = run.expect("the test program starts");
     let text = String::from_utf8_lossy(&run.stdout);
     assert!(
@@ -90,4 +84,19 @@ pub fn in_user_process(test: &str, memlock: u64) -> bool {
         String::from_utf8_lossy(&run.stderr)
     );
     false
+}
+
+/// As [`in_own_process`], in a process of an ordinary user whose limit of locked memory is `memlock` bytes.
+#[must_use]
+pub fn in_user_process(test: &str, memlock: u64) -> bool {
+    if !in_own_process(test) {
+        return false;
+    }
+    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).expect("a limit of locked memory");
+    setrlimit(Resource::RLIMIT_MEMLOCK, memlock, hard).expect("a lower limit is allowed");
+    if Uid::effective().is_root() {
+        // `nobody`: without capabilities.
+        setuid(Uid::from_raw(65534)).expect("root may become any user");
+    }
+    true
 }

@@ -98,6 +98,12 @@ impl Ring {
         (self.next, self.posted) = (0, 0);
     }
 
+    /// Whether a doorbell with this number announces entries. libefa rings also for a call that it has refused, with the number that the
+    /// device has (`efa_post_recv()` of rdma-core's `providers/efa/verbs.c`).
+    pub(super) fn announces(&self, posted: u32) -> bool {
+        posted as u16 != self.posted
+    }
+
     /// A doorbell with the number of entries posted so far. `false` if the ring has fewer entries.
     pub(super) fn post(&mut self, posted: u16) -> bool {
         let fits = u32::from(posted.wrapping_sub(self.next)) <= self.count;

@@ -46,7 +46,7 @@ impl Device {
             let Some(rq) = &mut qp.rq else { return Some((0, Mistake::NoSuchQueue)) };
             let (index, size) = (rq.next, rq.count);
             if qp.state == State::Reset {
-                return Some((index, Mistake::NotReady));
+                return rq.announces(value).then_some((index, Mistake::NotReady));
             }
             if !rq.post(value as u16) {
                 let posted = (value as u16).wrapping_sub(rq.next);

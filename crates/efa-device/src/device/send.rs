@@ -35,7 +35,7 @@ impl Device {
             let Some(sq) = &mut qp.sq else { return Some((0, Mistake::NoSuchQueue)) };
             let (index, size) = (sq.next, sq.count);
             if matches!(qp.state, State::Reset | State::Init | State::Rtr) {
-                return Some((index, Mistake::NotReady));
+                return sq.announces(value).then_some((index, Mistake::NotReady));
             }
             if !sq.post(value as u16) {
                 let posted = (value as u16).wrapping_sub(sq.next);

@@ -291,3 +291,23 @@ fn mistakes_are_recorded() {
     z.ring_send(1);
     assert_eq!(a.violations()[0].mistake, Mistake::WrongPhase);
 }
+
+#[test]
+fn a_doorbell_without_new_entries_is_no_mistake_in_any_state() {
+    let (_fabric, a, b) = pair(1);
+    let (mut x, y) = (End::written(&a, Shape::default()), End::written(&b, Shape::default()));
+    let ah = x.ah_to(&y);
+    x.recv(0, 0, 8);
+    x.send(0, 0, 8, &y, ah);
+    x.ring_send(1);
+    x.ring_recv(1);
+    x.to(QpState::RESET);
+    // As libefa does for a receive that it refuses in RESET.
+    x.ring_recv(0);
+    x.ring_send(0);
+    assert!(a.violations().is_empty(), "{:?}", a.violations());
+    x.ring_recv(1);
+    x.ring_send(1);
+    let kinds: Vec<_> = a.take_violations_if(|_| true).into_iter().map(|v| v.mistake).collect();
+    assert_eq!(kinds, [Mistake::NotReady, Mistake::NotReady]);
+}

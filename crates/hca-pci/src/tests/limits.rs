@@ -209,6 +209,9 @@ fn lists_of_steering_objects_are_limited_together() {
 #[test]
 fn a_key_in_memory_of_a_user_takes_no_list() {
     const PAGES: usize = 2000;
+    if !uverbs_testkit::machine::in_own_process("tests::limits::a_key_in_memory_of_a_user_takes_no_list") {
+        return;
+    }
     let driver = Driver::new();
     let pd = driver.simple(0x800);
     let mut create = input(0xa08, 48 + 8 * PAGES);

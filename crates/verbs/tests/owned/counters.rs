@@ -217,7 +217,8 @@ fn pools_count_those_that_find_no_buffer() {
 #[test]
 fn another_thread_reads_while_this_one_posts_and_polls() {
     let (mut a, mut b) = real_time_pair();
-    let (control, context, done) = (a.qp.control().clone(), a.context.clone(), AtomicBool::new(false));
+    let (control, context) = (a.qp.control().clone(), a.context.clone());
+    let [begun, done] = [false; 2].map(AtomicBool::new);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let (mut qp, mut sums, mut reads) = (control.counters(), context.counters().unwrap(), 0_u64);
@@ -229,11 +230,16 @@ fn another_thread_reads_while_this_one_posts_and_polls() {
                 assert!(next.send.completed <= next.send.posts);
                 assert!(all.cq.completions >= sums.cq.completions);
                 (qp, sums, reads) = (next, all, reads + 1);
+                begun.store(true, Ordering::Release);
                 if ends {
                     return (qp, sums, reads);
                 }
             }
         });
+        // On a busy machine a thread may begin late.
+        while !begun.load(Ordering::Acquire) && !reader.is_finished() {
+            std::thread::yield_now();
+        }
         for _ in 0..500 {
             b.receives(1);
             a.qp.send_inline(b"x").unwrap();
