@@ -18,6 +18,8 @@ mod mode;
 mod race;
 mod record;
 mod step;
+#[cfg(test)]
+mod tests;
 
 pub use bus::Possible;
 pub use mode::{Mode, Setting, UnknownOrder};
@@ -34,6 +36,9 @@ use step::{Kind, Way};
 
 /// How many writes of a lane, and packets of a way, are looked at: a line does not pass more than so many.
 const WINDOW: usize = 64;
+/// The number of steps that the seed chooses from, and how often it takes the oldest one instead.
+const CHOICES: usize = 4 * WINDOW;
+const OLDEST: u64 = 8;
 /// The longest time that a step waits after it has become possible, ns. Without such a time a program could never see the states between.
 const SPREAD: u64 = 20_000;
 /// The bytes that wait in lanes. Beyond, the oldest of a lane are written first.
@@ -322,14 +327,24 @@ impl<P: Packet> Order<P> {
         first
     }
 
-    /// A step that the seed chooses among those that are due.
+    /// A step that the seed chooses among those that are due. Now and then it is the oldest one, so that none waits for ever.
     pub(crate) fn choose(&mut self, now: u64) -> Option<Step> {
+        if self.draw().is_multiple_of(OLDEST) {
+            let mut oldest: Option<Step> = None;
+            self.each(|step, at| {
+                if at <= now && oldest.is_none_or(|other| step.number < other.number) {
+                    oldest = Some(step);
+                }
+                true
+            });
+            return oldest;
+        }
         let mut due = Vec::new();
         self.each(|step, at| {
             if at <= now {
                 due.push(step);
             }
-            due.len() < 4 * WINDOW
+            due.len() < CHOICES
         });
         if due.is_empty() {
             return None;
