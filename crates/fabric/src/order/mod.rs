@@ -25,6 +25,7 @@ pub use race::Race;
 pub use record::Schedule;
 pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Store};
 
+use crate::trace::Access;
 use crate::memory::Memory;
 use crate::model::Packet;
 use record::Record;
@@ -212,7 +213,7 @@ impl<P: Packet> Order<P> {
         self.lanes.entry(lane).or_default().push_back(Placed { number, due, ..placed });
     }
 
-    /// Holds a packet back until its fills are read. `overtaken` if later packets of its route may be delivered before it.
+    /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered before it.
     pub(crate) fn hold(
         &mut self,
         (now, at): (u64, u64),
@@ -221,7 +222,7 @@ impl<P: Packet> Order<P> {
         packet: P,
         fills: Vec<Fill>,
         overtaken: bool,
-    ) {
+    ) -> u64 {
         let number = self.number();
         let mut steps = Vec::new();
         for fill in fills {
@@ -238,6 +239,12 @@ impl<P: Packet> Order<P> {
         let due = self.due(at);
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
         self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, packet });
+        number
+    }
+
+    /// The accesses since the last call, for a trace.
+    pub(crate) fn untold(&mut self) -> Vec<Access> {
+        self.record.untold()
     }
 
     /// The number of packets that are held.
