@@ -318,7 +318,7 @@ mod tests {
         let cqes = printed(&format!(
             "--device efa cqe --ring --stride 16 {} {}",
             "0".repeat(32),
-            "0a000300120000000000000000000000"
+            "0a000003120000000000000000000000"
         ));
         assert_eq!(cqes, "[0] empty\n[1] SEND complete, request 10 of QP 0x000012, phase 1\n");
     }
