@@ -24,8 +24,7 @@ pub(super) fn completion(port: &Port<'_>, cq: u16, bytes: &[u8]) {
     // `CdescCommon::qp_num`.
     let qpn = bytes.get(4..6).map_or(0, |qpn| u16::from_le_bytes([qpn[0], qpn[1]]));
     port.trace(qpn.into(), StepKind::Completion, || {
-        let (words, detail) = entry(&efa::cqe(bytes));
-        (format!("{words}, to CQ {cq:#x}"), detail)
+        (efa::cqe(bytes).summary(), format!("CQ {cq:#x}"))
     });
 }
 
@@ -45,7 +44,7 @@ pub(super) fn placed(port: &Port<'_>, qpn: u16, buffers: &[Buffer], (offset, len
         let keys: Vec<String> = buffers.iter().map(|buffer| format!("{:#x}", buffer.lkey)).collect();
         let first = buffers.first().map_or(0, |buffer| buffer.addr);
         let words =
-            format!("{len} bytes in memory of key {}, at byte {offset} of the buffers", keys.join(", "));
+            format!("{len} bytes to key {}, at byte {offset} of the buffers", keys.join(", "));
         (words, format!("the first buffer is at {first:#x}"))
     });
 }
@@ -53,7 +52,7 @@ pub(super) fn placed(port: &Port<'_>, qpn: u16, buffers: &[Buffer], (offset, len
 /// Data of a write were written to memory of a key.
 pub(super) fn written(port: &Port<'_>, qpn: u16, rkey: u32, addr: u64, len: usize) {
     port.trace(qpn.into(), StepKind::Placed, || {
-        (format!("{len} bytes in memory of key {rkey:#x}"), format!("{addr:#x}"))
+        (format!("{len} bytes to key {rkey:#x}"), format!("{addr:#x}"))
     });
 }
 

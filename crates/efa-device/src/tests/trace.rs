@@ -33,7 +33,7 @@ fn a_message_is_told_from_its_request_to_its_completions() {
     has(0, StepKind::Request, "SEND of 300 bytes, request 9");
     has(0, StepKind::Sent, "SEND, 300 bytes, message");
     has(1, StepKind::Received, "SEND, 300 bytes, message");
-    has(1, StepKind::Placed, "300 bytes in memory of key");
+    has(1, StepKind::Placed, "300 bytes to key");
     has(1, StepKind::Completion, "SEND received, request 5");
     has(0, StepKind::Received, "answer: OK");
     has(0, StepKind::Completion, "SEND complete, request 9");

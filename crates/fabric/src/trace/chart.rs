@@ -14,7 +14,7 @@ const MAX_LINES: usize = 12;
 const ROW: usize = 26;
 const BETWEEN: usize = 380;
 const TIMES: usize = 112;
-const NOTES: usize = 400;
+const NOTES: usize = 420;
 const HEAD: usize = 64;
 /// The characters of a note, and of the text at an arrow.
 const MAX_NOTE: usize = 62;

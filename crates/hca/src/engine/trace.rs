@@ -48,7 +48,8 @@ pub(super) fn completion(cx: &Port<'_>, cqn: u32, cqe: &Cqe) {
     cx.trace(cqe.qpn, StepKind::Completion, || {
         let size = if cqe.inline.as_ref().is_some_and(|data| data.len() > 32) { 128 } else { 64 };
         let (words, detail) = entry(&mlx5::cqe(&cqe.encode(size, 0)));
-        (format!("{words}, to CQ {cqn:#x}"), detail)
+        let place = if detail.is_empty() { String::new() } else { format!(", {detail}") };
+        (words, format!("CQ {cqn:#x}{place}"))
     });
 }
 
@@ -92,9 +93,9 @@ impl Device {
                 Kind::Region { iova, .. } => Some(iova),
                 Kind::Window { .. } | Kind::Null | Kind::Free => None,
             });
-            let at = start.map_or(String::new(), |start| {
-                format!(", {} bytes behind its start", addr.wrapping_sub(start))
-            });
+            let at = start.map_or(String::new(), |start| format!(" + {}", addr.wrapping_sub(start)));
+            (format!("{len} bytes to key {key:#x}{at}"), format!("{addr:#x} to {:#x}", addr.wrapping_add(len)))
+        });
             (
                 format!("{len} bytes in memory of key {key:#x}{at}"),
                 format!("{addr:#x} to {:#x}", addr.wrapping_add(len)),

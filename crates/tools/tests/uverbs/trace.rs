@@ -55,7 +55,7 @@ fn a_traced_program_prints_its_steps_and_a_chart() {
     find("wqe", "SEND of 64 bytes, WQE 0");
     find("sent", "SEND only, 64 bytes");
     find("receive", "with room for 64 bytes is taken");
-    find("placed", "64 bytes in memory of key");
+    find("placed", "64 bytes to key");
     find("cqe", "SEND complete, WQE 0");
     find("state", "Rtr becomes Rts");
     // The program's own output is in front.

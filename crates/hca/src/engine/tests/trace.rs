@@ -53,7 +53,7 @@ fn a_send_is_told_from_its_request_to_its_completions() {
             (StepKind::Received, "ACK, PSN 100, MSN 1"),
             (
                 StepKind::Completion,
-                &format!("SEND complete, WQE 0 of QP {qa:#08x}, 100 bytes, to CQ {:#x}", a.send_cq.cqn),
+                &format!("SEND complete, WQE 0 of QP {qa:#08x}, 100 bytes"),
             ),
         ],
     );
@@ -63,10 +63,10 @@ fn a_send_is_told_from_its_request_to_its_completions() {
         &[
             (StepKind::Received, "SEND only, 100 bytes, PSN 100, asks for an ACK"),
             (StepKind::Receive, "WQE 0 with room for 2000 bytes is taken"),
-            (StepKind::Placed, &format!("100 bytes in memory of key {key:#x}, 4096 bytes behind its start")),
+            (StepKind::Placed, &format!("100 bytes to key {key:#x} + 4096")),
             (
                 StepKind::Completion,
-                &format!("SEND received, WQE 0 of QP {qb:#08x}, 100 bytes, to CQ {:#x}", b.recv_cq.cqn),
+                &format!("SEND received, WQE 0 of QP {qb:#08x}, 100 bytes"),
             ),
             (StepKind::Sent, "ACK, PSN 100, MSN 1"),
         ],
@@ -173,7 +173,7 @@ fn answers_are_placed_and_a_filter_shows_one_qp() {
     let told = of(&steps, &a);
     let placed: Vec<_> =
         told.iter().filter(|(kind, _)| *kind == StepKind::Placed).map(|(_, words)| words).collect();
-    let place = |len, at| format!("{len} bytes in memory of key {:#x}, {at} bytes behind its start", a.key);
+    let place = |len, at| format!("{len} bytes to key {:#x} + {at}", a.key);
     assert_eq!(placed, [&place(100, 8), &place(8, 16)]);
     // After the end of the trace nothing is shown.
     fabric.trace(&[], None);
