@@ -23,9 +23,7 @@ pub(super) fn request(port: &Port<'_>, qpn: u16, bytes: &[u8]) {
 pub(super) fn completion(port: &Port<'_>, cq: u16, bytes: &[u8]) {
     // `CdescCommon::qp_num`.
     let qpn = bytes.get(4..6).map_or(0, |qpn| u16::from_le_bytes([qpn[0], qpn[1]]));
-    port.trace(qpn.into(), StepKind::Completion, || {
-        (efa::cqe(bytes).summary(), format!("CQ {cq:#x}"))
-    });
+    port.trace(qpn.into(), StepKind::Completion, || (efa::cqe(bytes).summary(), format!("CQ {cq:#x}")));
 }
 
 /// The timer of a QP has expired.
@@ -43,8 +41,7 @@ pub(super) fn placed(port: &Port<'_>, qpn: u16, buffers: &[Buffer], (offset, len
     port.trace(qpn.into(), StepKind::Placed, || {
         let keys: Vec<String> = buffers.iter().map(|buffer| format!("{:#x}", buffer.lkey)).collect();
         let first = buffers.first().map_or(0, |buffer| buffer.addr);
-        let words =
-            format!("{len} bytes to key {}, at byte {offset} of the buffers", keys.join(", "));
+        let words = format!("{len} bytes to key {}, at byte {offset} of the buffers", keys.join(", "));
         (words, format!("the first buffer is at {first:#x}"))
     });
 }

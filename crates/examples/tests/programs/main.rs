@@ -2,7 +2,6 @@
 //! The programs of this package and their parts. One test program, so that what they share is compiled once.
 
 mod bulk;
-mod burst;
 mod kv;
 mod log;
 mod ordered;

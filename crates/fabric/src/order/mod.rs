@@ -25,9 +25,9 @@ pub use race::Race;
 pub use record::Schedule;
 pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Store};
 
-use crate::trace::Access;
 use crate::memory::Memory;
 use crate::model::Packet;
+use crate::trace::Access;
 use record::Record;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -46,8 +46,10 @@ pub(super) fn receive(cx: &Port<'_>, qpn: u32, srqn: Option<u32>, taken: &Taken)
 /// The device has written a completion.
 pub(super) fn completion(cx: &Port<'_>, cqn: u32, cqe: &Cqe) {
     cx.trace(cqe.qpn, StepKind::Completion, || {
-        let size = if cqe.inline.as_ref().is_some_and(|data| data.len() > 32) { 128 } else { 64 };
-        let (words, detail) = entry(&mlx5::cqe(&cqe.encode(size, 0)));
+        let (words, detail) = match &cqe.inline {
+            Some(data) if data.len() > 32 => entry(&mlx5::cqe(&cqe.encode::<128>(0))),
+            _ => entry(&mlx5::cqe(&cqe.encode::<64>(0))),
+        };
         let place = if detail.is_empty() { String::new() } else { format!(", {detail}") };
         (words, format!("CQ {cqn:#x}{place}"))
     });
@@ -94,10 +96,8 @@ impl Device {
                 Kind::Window { .. } | Kind::Null | Kind::Free => None,
             });
             let at = start.map_or(String::new(), |start| format!(" + {}", addr.wrapping_sub(start)));
-            (format!("{len} bytes to key {key:#x}{at}"), format!("{addr:#x} to {:#x}", addr.wrapping_add(len)))
-        });
             (
-                format!("{len} bytes in memory of key {key:#x}{at}"),
+                format!("{len} bytes to key {key:#x}{at}"),
                 format!("{addr:#x} to {:#x}", addr.wrapping_add(len)),
             )
         });

@@ -8,6 +8,7 @@ use crate::ring::{Queue, RingDump};
 use crate::trace::{Step, StepKind, chart};
 use std::sync::{Arc, Mutex};
 use uverbs_decode::{Device, Format, What};
+use uverbs_fabric::order::Mode;
 
 type Steps = Arc<Mutex<Vec<Step>>>;
 
@@ -51,10 +52,7 @@ fn a_send_is_told_from_its_request_to_its_completions() {
             (StepKind::Request, &format!("SEND of 100 bytes, WQE 0 of QP {qa:#08x}, signaled")),
             (StepKind::Sent, "SEND only, 100 bytes, PSN 100, asks for an ACK"),
             (StepKind::Received, "ACK, PSN 100, MSN 1"),
-            (
-                StepKind::Completion,
-                &format!("SEND complete, WQE 0 of QP {qa:#08x}, 100 bytes"),
-            ),
+            (StepKind::Completion, &format!("SEND complete, WQE 0 of QP {qa:#08x}, 100 bytes")),
         ],
     );
     let key = b.key;
@@ -64,10 +62,7 @@ fn a_send_is_told_from_its_request_to_its_completions() {
             (StepKind::Received, "SEND only, 100 bytes, PSN 100, asks for an ACK"),
             (StepKind::Receive, "WQE 0 with room for 2000 bytes is taken"),
             (StepKind::Placed, &format!("100 bytes to key {key:#x} + 4096")),
-            (
-                StepKind::Completion,
-                &format!("SEND received, WQE 0 of QP {qb:#08x}, 100 bytes"),
-            ),
+            (StepKind::Completion, &format!("SEND received, WQE 0 of QP {qb:#08x}, 100 bytes")),
             (StepKind::Sent, "ACK, PSN 100, MSN 1"),
         ],
     );
@@ -138,6 +133,33 @@ fn lost_packets_and_errors_are_told() {
     assert!(has(StepKind::State, "Rts becomes Err"), "{told:#?}");
     let (kind, words) = of(&steps, &b).pop().unwrap();
     assert_eq!((kind, words.as_str()), (StepKind::Event, "IBV_EVENT_QP_ACCESS_ERR"));
+}
+
+/// In a mode of order each access is told when it takes place, not when the device has begun it.
+#[test]
+fn accesses_of_a_mode_are_told_when_they_take_place() {
+    let (fabric, mut a, b) = rc();
+    let steps = traced(&fabric, &[]);
+    fabric.order_by_hand(Mode::Model);
+    a.write(0, 100, BASE, b.key);
+    let kinds = || steps.lock().unwrap().iter().map(|step| step.kind).collect::<Vec<_>>();
+    assert_eq!(kinds(), [StepKind::Request, StepKind::Sent]);
+    while let Some(possible) = fabric.steps().first() {
+        assert!(fabric.take_step(possible.step));
+    }
+    let count = |kind| kinds().into_iter().filter(|other| *other == kind).count();
+    // Two lines are read and written; the packet and its ACK arrive; a completion is written.
+    let all = [StepKind::Fetched, StepKind::Placed, StepKind::Sent, StepKind::Received, StepKind::Completion];
+    assert_eq!(all.map(count), [2, 2, 2, 2, 1]);
+    let steps = steps.lock().unwrap();
+    let ids = |kind| {
+        let mut ids: Vec<_> = steps.iter().filter(|s| s.kind == kind).map(|s| s.hop.unwrap().id).collect();
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(ids(StepKind::Sent), ids(StepKind::Received));
+    let placed = steps.iter().find(|step| step.kind == StepKind::Placed).unwrap();
+    assert!(placed.words.contains(" bytes are written ("), "{placed}");
 }
 
 /// The memory of queues, which `uverbs decode` shows.
