@@ -75,13 +75,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The bytes of data in its memory, or in itself.
+    /// What it does, in one line.
     #[must_use]
     pub fn summary(&self) -> String {
         self.words.join(", ")
     }
 
-    /// The value of a field.
+    /// The first field with this name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)

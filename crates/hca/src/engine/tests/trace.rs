@@ -171,8 +171,9 @@ fn queues_are_read_with_the_next_slot() {
     let sq = a.hca.queue(a.qpn, Queue::Send).unwrap();
     assert_eq!((sq.device.as_str(), sq.what.as_str(), sq.kind.as_str()), ("mlx5", "wqe", "rc"));
     assert_eq!((sq.stride, sq.next), (64, 1));
-    let words =
-        |dump: &RingDump, what| uverbs_decode::decode(Format::new(Device::Mlx5, what), &dump.bytes).summary();
+    let words = |dump: &RingDump, what| {
+        uverbs_decode::decode(Format::new(Device::Mlx5, what), &dump.bytes[..dump.stride as usize]).summary()
+    };
     assert_eq!(words(&sq, What::Send), format!("SEND of 100 bytes, WQE 0 of QP {:#08x}, signaled", a.qpn));
     let cq = a.hca.queue(a.qpn, Queue::SendCq).unwrap();
     assert_eq!((cq.stride, cq.next), (64, 1));
