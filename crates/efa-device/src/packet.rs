@@ -81,6 +81,14 @@ impl uverbs_fabric::Packet for Packet {
         self.from
     }
 
+    fn qpns(&self) -> (u32, u32) {
+        (self.src_qpn.into(), self.dest_qpn.into())
+    }
+
+    fn words(&self) -> (String, String) {
+        crate::device::trace::packet(self)
+    }
+
     fn set_source(&mut self, source: usize) {
         self.from = source;
     }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `kv` | a key-value store: [`kv`] |
 //! | `bulk` | transfers of many blocks over several QPs and NICs, with failover: [`bulk`] |
+//! | `burst` | a program with a mistake that a trace finds: [`burst`] |
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
 //! | `ordered` | messages in order over SRD, the transport of EFA: [`ordered`] |
 //! | `rpc` | calls with deadlines, of hundreds of clients to one server: [`rpc`] |
@@ -15,6 +16,8 @@
 
 #[forbid(unsafe_code)]
 pub mod bulk;
+#[forbid(unsafe_code)]
+pub mod burst;
 #[forbid(unsafe_code)]
 pub mod kv;
 #[forbid(unsafe_code)]

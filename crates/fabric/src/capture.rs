@@ -49,6 +49,13 @@ pub(crate) fn of_environment() -> Option<PathBuf> {
     Some(Path::new(&directory).join(format!("{}-{count}.pcapng", std::process::id())))
 }
 
+/// The time at which a fabric's clock, which shows `now`, was 0: in nanoseconds since 1970; 0 for a virtual clock.
+pub(crate) fn epoch(is_virtual: bool, now: Duration) -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let epoch = if is_virtual { Duration::ZERO } else { since_1970.saturating_sub(now) };
+    u64::try_from(epoch.as_nanos()).unwrap_or(0)
+}
+
 impl Capture {
     /// The file that the environment asks for.
     pub(crate) fn limited(path: &Path, is_virtual: bool) -> io::Result<Self> {
@@ -56,11 +63,13 @@ impl Capture {
     }
 
     pub(crate) fn create(path: &Path, is_virtual: bool, now: Duration) -> io::Result<Self> {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let epoch = if is_virtual { Duration::ZERO } else { since_1970.saturating_sub(now) };
         let file = Writer::new(File::create(path)?, "uverbs")?;
-        let epoch = u64::try_from(epoch.as_nanos()).unwrap_or(0);
-        Ok(Self { file: Some(file), interfaces: HashMap::new(), epoch, left: u64::MAX })
+        Ok(Self {
+            file: Some(file),
+            interfaces: HashMap::new(),
+            epoch: epoch(is_virtual, now),
+            left: u64::MAX,
+        })
     }
 
     fn write(&mut self, now: u64, from: &Address, packet: &Captured) -> io::Result<()> {

@@ -4,11 +4,12 @@
 use crate::alive::Alive;
 use crate::capture::{self, Capture};
 use crate::front::{Front, Station};
-use crate::model::Model;
+use crate::model::{Model, Packet as _};
 use crate::net::{Address, Faults, PortLocation};
 use crate::plugged::Plugged;
 use crate::port::Port;
 use crate::tap::Tap;
+use crate::trace::{self, Trace, TraceFile};
 use crate::trunk::Trunks;
 use crate::world::World;
 use crate::world_lock::WorldLock;
@@ -55,8 +56,14 @@ impl<M: Model> Fabric<M> {
         Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.of_environment()
     }
 
-    /// Begins the capture and sets the order that the environment asks for.
+    /// Begins the capture and the trace, and sets the order that the environment asks for.
     fn of_environment(self) -> Self {
+        if let Some((path, qpns)) = trace::of_environment() {
+            match TraceFile::append(&path, self.is_deterministic(), Duration::ZERO) {
+                Ok(file) => self.trace(&qpns, Some(Box::new(file))),
+                Err(error) => log::warn!("no trace to {}: {error}", path.display()),
+            }
+        }
         if let Some(path) = capture::of_environment() {
             match Capture::limited(&path, self.is_deterministic()) {
                 Ok(file) => self.tap(Some(Box::new(file))),
@@ -238,8 +245,14 @@ impl<M: Model> Fabric<M> {
     /// faults lose. A file that exists is replaced. Another call ends the capture before; [`tap`](Self::tap) with `None` ends it.
     ///
     /// # Errors
-    /// The file can't be created or written.
+    /// The file can't be created or written. The packets of the model have no public format (`Unsupported`): those of EFA.
     pub fn capture(&self, path: &Path) -> std::io::Result<()> {
+        if !M::Packet::IS_PUBLIC {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::Unsupported,
+                "the packets of these devices have no public format",
+            ));
+        }
         let file = Capture::create(path, self.is_deterministic(), self.now())?;
         self.tap(Some(Box::new(file)));
         Ok(())
@@ -248,6 +261,25 @@ impl<M: Model> Fabric<M> {
     /// Shows the packets to a tap from now on, or to none.
     pub fn tap(&self, tap: Option<Box<dyn Tap<M::Packet>>>) {
         self.enter(|world| world.net.set_tap(tap));
+    }
+
+    /// Shows what happens on the fabric from now on, in words: each request, packet, placement of data, completion, event and timer of these
+    /// QPs, and the packets to them; of all QPs if there are none. Another call ends the trace before, `None` ends it.
+    ///
+    /// Both ends of a connection may have the same QP number, on two devices: then the steps of both are shown.
+    pub fn trace(&self, qpns: &[u32], sink: Option<Box<dyn Trace>>) {
+        self.enter(|world| world.net.set_trace(qpns, sink));
+    }
+
+    /// As [`trace`](Self::trace), to a file, to which lines are appended, at most 8 MiB. [`trace::read`] reads it, and so does
+    /// `uverbs trace`.
+    ///
+    /// # Errors
+    /// The file can't be created or opened.
+    pub fn trace_to(&self, path: &Path, qpns: &[u32]) -> std::io::Result<()> {
+        let file = TraceFile::append(path, self.is_deterministic(), self.now())?;
+        self.trace(qpns, Some(Box::new(file)));
+        Ok(())
     }
 
     /// Advances the clock until there is nothing left to wait for: all packets are delivered and all timers have run. A

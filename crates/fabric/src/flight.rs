@@ -126,9 +126,9 @@ impl<P> Flight<P> {
         }
     }
 
-    /// Removes the first packet, if it is due by `until`: its time, its receiver, the packet.
+    /// Removes the first packet, if it is due by `until`: its place, its receiver, the packet.
     #[inline]
-    pub(crate) fn pop(&mut self, until: u64) -> Option<(u64, usize, P)> {
+    pub(crate) fn pop(&mut self, until: u64) -> Option<(Place, usize, P)> {
         let front = self.line.front().map(|entry| entry.at);
         let other = if self.others.is_empty() { None } else { self.others.keys().next().copied() };
         let entry = match (front, other) {
@@ -148,7 +148,7 @@ impl<P> Flight<P> {
             _ => return None,
         };
         self.land(entry.origin, entry.cost);
-        Some((entry.at.0, entry.to, entry.packet))
+        Some((entry.at, entry.to, entry.packet))
     }
 }
 

@@ -22,8 +22,10 @@
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
 //! | [`order`] | the orders in which accesses to memory become visible |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
+//! | [`ring`] | the memory of a queue, to read its entries |
 //! | [`socket`] | paths of Unix sockets |
 //! | [`tap`] | what sees the packets: capture files |
+//! | [`trace`] | what happens, in words |
 
 mod alive;
 pub mod backing;
@@ -41,6 +43,7 @@ mod peers;
 mod plugged;
 mod port;
 pub mod process;
+pub mod ring;
 pub mod socket;
 mod stat;
 mod state;
@@ -50,6 +53,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod timer;
+pub mod trace;
 mod trunk;
 mod users;
 mod violation;

@@ -9,6 +9,7 @@ use crate::capture::Captured;
 use crate::net::{Address, Net};
 use crate::order::{Label, Route};
 use crate::port::Port;
+use crate::ring::{Queue, RingDump};
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
 use crate::violation::Violations;
@@ -70,6 +71,12 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// Its QPs, by number.
     fn qp_stats(&self) -> Vec<QpStat<Self::QpKind>>;
 
+    /// The memory of a queue of the QP with this number; `None` if there is none.
+    fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {
+        let _ = (qpn, queue);
+        None
+    }
+
     /// Forgets what is stored about the port of another process: its slot gets another port.
     fn forget(&mut self, port: &mut Port<'_, Self::Packet>, slot: usize);
 }
@@ -106,6 +113,9 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// The first bytes of each connection between two processes of such a fabric, with the version of the protocol.
     const PROTOCOL: [u8; 8];
 
+    /// Whether [`captured`](Self::captured) gives the packet: it has a public format.
+    const IS_PUBLIC: bool = false;
+
     /// The number of the device that sent it.
     fn source(&self) -> usize;
 
@@ -113,6 +123,16 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     fn captured(&self, from: &Address, to: &Address) -> Option<Captured> {
         let _ = (from, to);
         None
+    }
+
+    /// The QPs of the sender and of the receiver, for a trace.
+    fn qpns(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
+    /// What it is in words, and the addresses in it, for a trace.
+    fn words(&self) -> (String, String) {
+        (format!("{self:?}"), String::new())
     }
 
     /// Sets the number of the device that sent it.

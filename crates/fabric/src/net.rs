@@ -6,6 +6,7 @@ use crate::flight::{Flight, Origin};
 use crate::model::Packet;
 use crate::order::{Fill, Order};
 use crate::tap::{Fate, Tap, Tapped};
+use crate::trace::Traced;
 use crate::users::Users;
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +23,9 @@ pub(crate) struct Faults {
 
 /// The additional delay of a reordered packet, ns.
 const REORDER_NS: u64 = 20_000;
+
+/// The bit that the numbers of held packets have in a trace, so that they differ from those of other packets.
+pub(crate) const HELD: u64 = 1 << 63;
 
 /// The number of buffers whose memory is kept, and the bytes of one at most: the data of a packet.
 const SPARE: usize = 256;
@@ -174,6 +178,7 @@ pub struct Net<P> {
     pub(crate) order: Option<Box<Order<P>>>,
     /// The fills of the next packet.
     pub(crate) fills: Vec<Fill>,
+    pub(crate) traced: Traced,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -229,13 +234,15 @@ impl<P: Packet> Net<P> {
         self.packets.of_link(link)
     }
 
-    /// Adds a packet, unless its sender has too many in flight.
-    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) {
+    /// Adds a packet, unless its sender has too many in flight. Returns its number.
+    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) -> Option<u64> {
         let cost = packet.cost();
-        if self.packets.start(origin, cost) {
-            self.sequence += 1;
-            self.packets.put((at, self.sequence), to, origin, cost, packet);
+        if !self.packets.start(origin, cost) {
+            return None;
         }
+        self.sequence += 1;
+        self.packets.put((at, self.sequence), to, origin, cost, packet);
+        Some(self.sequence)
     }
 
     /// A network without ports, whose faults this seed selects.
@@ -255,6 +262,7 @@ impl<P: Packet> Net<P> {
             order: None,
             fills: Vec::new(),
             spare: Vec::new(),
+            traced: Traced::default(),
         }
     }
 
@@ -321,6 +329,7 @@ impl<P: Packet> Net<P> {
             }
             Fate::LinkDown | Fate::Lost => {
                 self.fills.clear();
+                self.sent(self.sending(now, to, &packet), None, fate.words());
                 return;
             }
         }
@@ -379,17 +388,22 @@ impl<P: Packet> Net<P> {
         if is_late {
             at = at.saturating_add(1 + self.random() % REORDER_NS);
         }
+        let sending = self.sending(now, to, &packet);
         let origin = Origin::Port(packet.source());
-        if let Some(route) = packet.route().filter(|_| self.order.is_some()) {
-            let fills = core::mem::take(&mut self.fills);
-            if self.packets.start(origin, packet.cost())
-                && let Some(order) = &mut self.order
-            {
-                order.hold((now, at), (packet.source(), to), route, packet, fills, is_late);
+        let id = match packet.route().filter(|_| self.order.is_some()) {
+            Some(route) => {
+                let fills = core::mem::take(&mut self.fills);
+                match &mut self.order {
+                    Some(order) if self.packets.start(origin, packet.cost()) => {
+                        let ways = (packet.source(), to);
+                        Some(order.hold((now, at), ways, route, packet, fills, is_late) | HELD)
+                    }
+                    _ => None,
+                }
             }
-            return;
-        }
-        self.put(at, to, origin, packet);
+            None => self.put(at, to, origin, packet),
+        };
+        self.sent(sending, id, if id.is_none() { "lost: too much is in flight" } else { "" });
     }
 
     /// The time of the next packet or timer.
@@ -415,11 +429,12 @@ impl<P: Packet> Net<P> {
 
     /// The first packet that is due by `until`, with its time and device.
     pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, P)> {
-        let popped = self.packets.pop(until)?;
-        if let Some(port) = self.ports.get_mut(popped.1) {
+        let ((at, id), to, packet) = self.packets.pop(until)?;
+        if let Some(port) = self.ports.get_mut(to) {
             port.received += 1;
         }
-        Some(popped)
+        self.tell_arrival(at, id, to, &packet);
+        Some((at, to, packet))
     }
 
     /// Sets a timer of a QP. Returns its entry.

@@ -6,6 +6,7 @@ use crate::front::Front;
 use crate::model::{Model, PortEvent};
 use crate::net::Address;
 use crate::port::Port;
+use crate::ring::{Queue, RingDump};
 use crate::stat::Stat;
 use crate::violation::Violation;
 use crate::world::World;
@@ -154,6 +155,12 @@ impl<M: Model, F> Plugged<M, F> {
             repairs: device.repairs(),
             qps: device.qp_stats(),
         })
+    }
+
+    /// The memory of a queue of a QP at this time; `None` if there is none.
+    #[must_use]
+    pub fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {
+        self.read(|device, _| device.queue(qpn, queue))
     }
 
     /// The violations of drivers so far.

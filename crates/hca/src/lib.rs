@@ -53,7 +53,7 @@ mod violation;
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
 pub(crate) use uverbs_fabric::numbers;
-pub use uverbs_fabric::{backing, memory, process, socket};
+pub use uverbs_fabric::{backing, memory, process, ring, socket, trace};
 
 /// The port and the QPs of a device at a time.
 pub type Stat = uverbs_fabric::Stat<front::QpKind>;

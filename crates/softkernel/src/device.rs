@@ -31,6 +31,16 @@ macro_rules! device_methods {
                 self.plugged.fabric().run();
             }
 
+            /// The memory of a queue of a QP at this time, to read its entries (`uverbs decode`); `None` if there is none.
+            #[must_use]
+            pub fn queue(
+                &self,
+                qpn: u32,
+                queue: ::uverbs_fabric::ring::Queue,
+            ) -> Option<::uverbs_fabric::ring::RingDump> {
+                self.plugged.queue(qpn, queue)
+            }
+
             /// The violations of drivers so far.
             #[must_use]
             pub fn violations(&self) -> Vec<$violation> {

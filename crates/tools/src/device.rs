@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Choosing a device by name, and opening it.
 
-use crate::limits;
+use crate::{limits, pcap};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -112,7 +112,7 @@ pub(crate) fn efa_of_fabric(name: Option<&str>) -> Result<Option<Context<Efa>>> 
         return Ok(None);
     };
     let socket = Path::new(&socket);
-    let fabric = efa_device::Fabric::new(std::process::id().into());
+    let fabric = pcap::efa_fabric(std::process::id().into())?;
     fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
     let context = Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open())?;
     // The process may end without dropping the fabric: see `flush`.
@@ -122,14 +122,14 @@ pub(crate) fn efa_of_fabric(name: Option<&str>) -> Result<Option<Context<Efa>>> 
 
 /// Creates two software EFAs that are connected to each other, as [`software`] does.
 pub(crate) fn software_efa() -> Result<[Context<Efa>; 2]> {
-    let fabric = efa_device::Fabric::new(0);
+    let fabric = pcap::efa_fabric(0)?;
     let open = || Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open());
     Ok([open()?, open()?])
 }
 
 /// A software HCA on the fabric of several processes.
 fn on_fabric(socket: &Path) -> Result<Hca> {
-    let fabric = Fabric::new(std::process::id().into());
+    let fabric = pcap::fabric(std::process::id().into())?;
     fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
     let hca = fabric.device(SOFTWARE).build();
     // The process may end without dropping the fabric: see `flush`.
@@ -162,7 +162,7 @@ pub(crate) fn flush() {
 
 /// Creates two software HCAs that are connected to each other. Both have the name that selects them.
 pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
-    let fabric = Fabric::new(0);
+    let fabric = pcap::fabric(0)?;
     let open = || Context::from_kernel(fabric.device(SOFTWARE).build().open());
     Ok([open()?, open()?])
 }

@@ -2,6 +2,7 @@
 //! `uverbs`: the command line of the provider. Names and flags are those of rdma-core's tools.
 
 mod cm;
+mod decode;
 mod device;
 mod devinfo;
 mod generate;
@@ -9,11 +10,13 @@ mod limits;
 mod logger;
 mod number;
 mod patience;
+mod pcap;
 mod perf;
 mod pingpong;
 mod selftest;
 mod tcp;
 mod top;
+mod trace;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -21,6 +24,7 @@ use core::fmt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Query and test RDMA devices, without libibverbs
@@ -29,28 +33,42 @@ use std::process::ExitCode;
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Write the packets of the software NICs of this process (hca0) to this file (pcapng), for Wireshark
+    #[arg(long, global = true, value_name = "FILE")]
+    pcap: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Completions(generate::CompletionsArgs),
+    Decode(decode::Args),
     Devinfo(devinfo::Args),
     Man(generate::ManArgs),
     Perf(perf::Args),
     Pingpong(pingpong::Args),
     Selftest(selftest::Args),
     Top(top::Args),
+    Trace(trace::Args),
 }
 
 fn run(cli: Cli) -> Result<()> {
-    match cli.command {
+    let Some(file) = cli.pcap else { return command(cli.command) };
+    pcap::begin(file);
+    command(cli.command)?;
+    pcap::end()
+}
+
+fn command(command: Command) -> Result<()> {
+    match command {
         Command::Completions(args) => generate::completions(&args, Cli::command()),
+        Command::Decode(args) => decode::main(&args),
         Command::Devinfo(args) => devinfo::main(&args),
         Command::Man(args) => generate::man(&args, Cli::command()),
         Command::Perf(args) => perf::main(args),
         Command::Pingpong(args) => pingpong::main(args),
         Command::Selftest(args) => selftest::main(&args),
         Command::Top(args) => top::main(&args),
+        Command::Trace(args) => trace::main(&args),
     }
 }
 

@@ -14,7 +14,7 @@ use uverbs_fabric::order::{Setting, UnknownOrder};
 
 /// The commands that all models have.
 const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; order MODE[:SEED]; repairs; packets N; \
-                    stat N; violations; forgive [KIND...]; quit";
+                    stat N; queue N QPN send|recv|send-cq|recv-cq; violations; forgive [KIND...]; quit";
 
 /// Bytes of a line at most, and clients of the control socket at a time.
 const MAX_LINE: u64 = 4096;
@@ -133,6 +133,18 @@ impl<D: Device> Control<D> {
             ["stat", n] => {
                 let device = self.device(n)?;
                 return Ok(format!("{} {}", device.name(), device.plugged().stat()));
+            }
+            ["queue", n, qpn, queue] => {
+                let device = self.device(n)?;
+                let qpn = qpn
+                    .strip_prefix("0x")
+                    .map_or_else(|| qpn.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
+                let qpn = qpn.ok_or_else(|| format!("{}: no number of a QP", words[2]))?;
+                let queue = queue.parse().map_err(|()| format!("{queue}: send, recv, send-cq or recv-cq"))?;
+                let dump = device.plugged().queue(qpn, queue);
+                return dump
+                    .map(|dump| dump.to_string())
+                    .ok_or_else(|| format!("QP {qpn:#x} has no such queue"));
             }
             ["violations"] => {
                 return Ok(self

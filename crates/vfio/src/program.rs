@@ -39,6 +39,12 @@ pub struct Options {
     /// Seed of the faults
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+    /// Write the packets to this file (pcapng), for Wireshark
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Append what happens, in words, to this file, for `uverbs trace --read`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Names of the devices, in the order of the sockets, instead of those with a number
     #[arg(long)]
     pub name: Vec<String>,
@@ -110,6 +116,13 @@ impl Options {
         if let Some(setting) = self.order {
             let seed = fabric.order(setting);
             log::info!("the order is {}", Setting { seed: Some(seed), ..setting });
+        }
+        // Before others can send.
+        if let Some(path) = &self.pcap {
+            fabric.capture(path).with_context(|| format!("cannot capture to {}", path.display()))?;
+        }
+        if let Some(path) = &self.trace {
+            fabric.trace_to(path, &[]).with_context(|| format!("cannot trace to {}", path.display()))?;
         }
         if let Some(other) = &self.join {
             join(&fabric, other).with_context(|| format!("cannot join {}", other.display()))?;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: sub-queues with phase bits, and their doorbell.
 
-use super::{Caps, Device, Notice, Port};
+use super::{Caps, Device, Notice, Port, trace};
 use crate::violation::{Mistake, Object};
 use uverbs_efa_hw::io::{CdescCommon, RxCdesc, RxCdescEx, TxCdesc};
 use uverbs_efa_hw::regs::CqDoorbell;
 use uverbs_fabric::memory::{Area, Fault};
+use uverbs_fabric::ring::RingDump;
 use zerocopy::IntoBytes;
 
 /// The parameters of a CQ.
@@ -82,6 +83,12 @@ impl Cq {
     }
 
     /// Appends an entry to a sub-CQ. The bytes have no phase. The first 8 bytes, which have it, are written last.
+    /// Its memory. The next entry is that of the first sub-CQ.
+    pub(super) fn dump(&self, kind: &str) -> Option<RingDump> {
+        let next = self.produced.first().copied().unwrap_or(0).checked_rem(self.params.depth)?;
+        RingDump::read(&self.params.ring, ("efa", "cqe", kind), self.params.entry.into(), next)
+    }
+
     fn push(&mut self, sub: u16, bytes: &mut [u8]) -> Result<(), Fault> {
         let produced = self.produced.get_mut(usize::from(sub)).ok_or(Fault)?;
         let (round, index) = (*produced / self.params.depth, *produced % self.params.depth);
@@ -107,7 +114,10 @@ impl Device {
         let result = bytes.get_mut(..size).ok_or(Fault).and_then(|bytes| cq.push(sub, bytes));
         if result.is_err() {
             self.blame(port.now, Object::Cq(number), 0, Mistake::MemoryGone);
-        } else if core::mem::take(&mut cq.armed) {
+            return;
+        }
+        trace::completion(port, number, bytes.get(..size).unwrap_or_default());
+        if core::mem::take(&mut cq.armed) {
             self.notices.push(Notice::Completion { cq: number });
         }
     }

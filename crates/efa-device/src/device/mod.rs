@@ -11,6 +11,7 @@ mod qp;
 mod recv;
 mod respond;
 mod send;
+pub(crate) mod trace;
 mod transmit;
 mod window;
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device, as the fabric calls it.
 
-use super::qp::QpKind;
-use super::{Device, Notice, Port};
+use super::qp::{QpKind, Ring};
+use super::{Device, Notice, Port, trace};
 use crate::DeviceBuilder;
 use crate::packet::{Body, Packet};
 use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
+use uverbs_fabric::ring::{Queue, RingDump};
 use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
@@ -57,11 +58,15 @@ impl Model for Device {
         let Some(qpn) = u16::try_from(queue).ok().and_then(|i| self.qps.get(&i)).map(|qp| qp.qpn) else {
             return;
         };
+        trace::timer(port, qpn);
         self.with_qp(qpn, |device, qp| device.expire(port, qp));
     }
 
     fn tidy(&mut self, port: &mut Port<'_>, _: usize) {
         self.cancelled.drain(..).for_each(|entry| port.net.cancel(entry));
+        if port.net.is_traced() {
+            self.notices.iter().for_each(|notice| trace::event(port, notice));
+        }
     }
 
     fn port_event(&mut self, event: PortEvent) {
@@ -88,6 +93,22 @@ impl Model for Device {
 
     fn qp_stats(&self) -> Vec<QpStat<QpKind>> {
         self.qps.values().map(|qp| QpStat::new(qp.qpn.into(), qp.kind, qp.state)).collect()
+    }
+
+    fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {
+        let qp = self.qps.values().find(|qp| u32::from(qp.qpn) == qpn)?;
+        let kind = if qp.kind == QpKind::Ud { "ud" } else { "rc" };
+        let ring = |ring: &Ring, what| {
+            let next = u32::from(ring.next) & (ring.count - 1);
+            RingDump::read(&ring.area, ("efa", what, kind), ring.entry as u32, next)
+        };
+        let cq = |(number, _): (u16, u16)| self.cqs.get(&number)?.dump(kind);
+        match queue {
+            Queue::Send => ring(qp.sq.as_ref()?, "wqe"),
+            Queue::Recv => ring(qp.rq.as_ref()?, "recv"),
+            Queue::SendCq => cq(qp.send_queue()),
+            Queue::RecvCq => cq(qp.recv_queue()),
+        }
     }
 
     fn forget(&mut self, _: &mut Port<'_>, slot: usize) {

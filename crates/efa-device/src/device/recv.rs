@@ -4,7 +4,7 @@
 use super::cq::Received;
 use super::mr::Buffer;
 use super::qp::{Qp, QpKind, State};
-use super::{Caps, Device, Port};
+use super::{Caps, Device, Port, trace};
 use crate::packet::{Body, Packet};
 use crate::violation::{Mistake, Object};
 use uverbs_efa_hw::io::{
@@ -118,6 +118,7 @@ impl Device {
             (EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_OK)
         };
         if status == EFA_IO_COMP_STATUS_OK {
+            trace::placed(port, qp.qpn, &receive.buffers, (0, delivery.data.len()));
             self.stats.recv_wrs += 1;
             self.stats.recv_bytes += u64::from(delivery.length);
         }

@@ -6,7 +6,7 @@
 use super::peer::Arrival;
 use super::qp::{Qp, QpKind};
 use super::recv::Delivery;
-use super::{Device, Port};
+use super::{Device, Port, trace};
 use crate::packet::{Body, Packet, Remote};
 use uverbs_efa_hw::io::{
     EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS,
@@ -152,6 +152,7 @@ impl Device {
             if memory.and_then(|(memory, at)| memory.write(at + u64::from(offset), data)).is_err() {
                 return Outcome::Done(EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS);
             }
+            trace::written(port, qp.qpn, rkey, addr.wrapping_add(offset.into()), data.len());
         }
         self.stats.write_recv_bytes += data.len() as u64;
         if !all {

@@ -4,7 +4,7 @@
 use super::mr::Buffer;
 use super::qp::{Qp, QpKind, State};
 use super::transmit::Message;
-use super::{Device, Port};
+use super::{Device, Port, trace};
 use crate::violation::{Mistake, Object};
 use uverbs_efa_hw::io::{
     CdescCommon, EFA_IO_COMP_STATUS_FLUSHED, EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH,
@@ -64,6 +64,7 @@ impl Device {
                 return self.fatal(port, qp, index, Mistake::MemoryGone);
             };
             sq.next = sq.next.wrapping_add(1);
+            trace::request(port, qp.qpn, &bytes[..size]);
             let Ok((meta, _)) = TxMetaDesc::read_from_prefix(&bytes[..]) else { return };
             // The phase of the first round is 0.
             if meta.phase() == round.is_multiple_of(2) {

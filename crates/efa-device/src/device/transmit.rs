@@ -4,7 +4,7 @@
 use super::mr::Buffer;
 use super::qp::Qp;
 use super::window::Window;
-use super::{Device, Port};
+use super::{Device, Port, trace};
 use crate::packet::{Body, Packet, Place, Remote};
 use uverbs_efa_hw::io::{
     EFA_IO_COMP_STATUS_FLUSHED, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH,
@@ -369,6 +369,7 @@ impl Device {
             let (offset, len) = message.part(index);
             let is_valid = data.len() == len as usize;
             if is_valid && device.scatter(qp.pd, &message.buffers, offset.into(), data).is_ok() {
+                trace::placed(port, qp.qpn, &message.buffers, (offset.into(), data.len()));
                 device.part_done(port, qp, key, index);
             } else {
                 device.settle(port, qp, key, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY);

@@ -7,4 +7,5 @@ mod hostile;
 mod kernel;
 mod rig;
 mod srd;
+mod trace;
 mod ud;

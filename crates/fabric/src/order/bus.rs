@@ -6,7 +6,7 @@ use super::{
 };
 use crate::fabric::Fabric;
 use crate::model::{Model, Packet};
-use crate::net::Net;
+use crate::net::{HELD, Net};
 use crate::port::Port;
 use crate::tap::Fate;
 use crate::world::World;
@@ -40,8 +40,10 @@ impl<P: Packet> Net<P> {
         let mut order = self.order.take()?;
         let rest = order.take(now, step, |to, packet| self.show(now, to, packet, Fate::Sent));
         self.order = Some(order);
+        self.tell_accesses();
         if let Some(Rest::Arrive { to, packet }) = &rest {
             self.arrives(*to, packet);
+            self.tell_arrival(now, step.number | HELD, *to, packet);
         }
         rest
     }
@@ -71,7 +73,9 @@ impl<P: Packet> Port<'_, P> {
     /// Lets all accesses of the device take place that it has begun: a command waits for them.
     pub fn drain<M: Model<Packet = P>>(&mut self, device: &mut M) {
         let Some(order) = &mut self.net.order else { return };
-        for token in order.drain(self.now, self.me) {
+        let tokens = order.drain(self.now, self.me);
+        self.net.tell_accesses();
+        for token in tokens {
             device.step(self, token);
         }
     }
@@ -103,6 +107,7 @@ impl<M: Model> World<M> {
         let now = self.now;
         let Some(order) = &mut self.net.order else { return false };
         if let Some(rest) = order.overdue(now) {
+            self.net.tell_accesses();
             self.finish(rest);
             return true;
         }

@@ -29,6 +29,7 @@ pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Stor
 
 use crate::memory::Memory;
 use crate::model::Packet;
+use crate::trace::Access;
 use record::Record;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -217,7 +218,7 @@ impl<P: Packet> Order<P> {
         self.lanes.entry(lane).or_default().push_back(Placed { number, due, ..placed });
     }
 
-    /// Holds a packet back until its fills are read. `overtaken` if later packets of its route may be delivered before it.
+    /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered before it.
     pub(crate) fn hold(
         &mut self,
         (now, at): (u64, u64),
@@ -226,7 +227,7 @@ impl<P: Packet> Order<P> {
         packet: P,
         fills: Vec<Fill>,
         overtaken: bool,
-    ) {
+    ) -> u64 {
         let number = self.number();
         let mut steps = Vec::new();
         for fill in fills {
@@ -243,6 +244,12 @@ impl<P: Packet> Order<P> {
         let due = self.due(at);
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
         self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, packet });
+        number
+    }
+
+    /// The accesses since the last call, for a trace.
+    pub(crate) fn untold(&mut self) -> Vec<Access> {
+        self.record.untold()
     }
 
     /// The number of packets that are held.

@@ -3,6 +3,7 @@
 
 use super::step::{Fill, Label, Lane, Side, Way};
 use super::{Effect, Placed};
+use crate::trace::{Access, StepKind};
 use core::fmt;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -44,6 +45,23 @@ impl fmt::Display for Line {
     }
 }
 
+impl Line {
+    /// The access to memory of a step, for a trace.
+    fn access(&self, at: u64) -> Option<Access> {
+        let (device, qpn, kind, addr, len, what, label) = match *self {
+            Self::Fetched { device, queue, addr, len, label } => {
+                (device, queue, StepKind::Fetched, addr, len, "are read", label)
+            }
+            Self::Placed { lane, addr, len, label } => {
+                (lane.device, lane.queue, StepKind::Placed, addr, len, "are written", label)
+            }
+            Self::Arrived { .. } | Self::Completed { .. } | Self::Said(_) => return None,
+        };
+        let words = format!("{len} bytes {what} ({label})");
+        Some(Access { at, device, qpn, kind, words, detail: format!("{addr:#x}") })
+    }
+}
+
 /// The last steps that were executed, the first one first. `Display` shows one a line, with its time in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
@@ -68,6 +86,8 @@ impl fmt::Display for Schedule {
 pub(super) struct Record {
     lines: VecDeque<(u64, Line)>,
     dropped: u64,
+    /// The number of lines that a trace has.
+    told: u64,
     /// The file that has all of them, and the bytes in it.
     file: Option<(File, usize)>,
 }
@@ -118,6 +138,13 @@ impl Record {
     /// Adds a line of the program.
     pub(super) fn say(&mut self, now: u64, text: String) {
         self.add(now, Line::Said(text));
+    }
+
+    /// The accesses since the last call, for a trace.
+    pub(super) fn untold(&mut self) -> Vec<Access> {
+        let known = usize::try_from(self.told.saturating_sub(self.dropped)).unwrap_or(usize::MAX);
+        self.told = self.dropped + self.lines.len() as u64;
+        self.lines.iter().skip(known).filter_map(|(at, line)| line.access(*at)).collect()
     }
 
     pub(super) fn schedule(&self) -> Schedule {

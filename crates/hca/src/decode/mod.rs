@@ -16,27 +16,9 @@ pub use recv::{RecvWqe, recv_wqe, srq_next};
 pub use segment::{Av, KeyUpdate, Segment, Umr};
 pub(crate) use send::{Ctrl, Reserved, decode};
 pub use send::{Eth, Op, Request, send_wqe};
+pub use uverbs_decode::QueueKind;
 
 use core::fmt;
-
-/// The properties of the queue that the decoder needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueKind {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Datagram: an address vector in every WQE.
-    Ud,
-    /// XRC initiator: the number of an SRQ in every WQE.
-    Xrc,
-    /// DC initiator: an address vector in every WQE.
-    Dci,
-    /// Ethernet frames.
-    Raw,
-    /// The kernel's queue for updates of memory keys.
-    Keys,
-}
 
 /// The reason why bytes are not a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! Completion queues: writing entries, arming, overrun, resizing.
 
 use super::qp::{Qp, State};
-use super::{Device, Notice, Port, event};
+use super::{Device, Notice, Port, event, trace};
 use crate::cqe::Cqe;
 use crate::memory::{Area, Fault};
 use crate::violation::{Mistake, Object};
@@ -78,6 +78,11 @@ impl Cq {
             broken: false,
             moderation: (0, 0),
         })
+    }
+
+    /// Its ring, and the bytes of an entry.
+    pub(super) fn memory(&self) -> (&Area, u32) {
+        (&self.ring, self.entry as u32)
     }
 
     pub(crate) fn entry_size(&self) -> usize {
@@ -242,7 +247,11 @@ impl Device {
             return;
         }
         let index = cq.producer;
-        match cq.push(&cqe) {
+        let pushed = cq.push(&cqe);
+        if pushed.is_ok() {
+            trace::completion(cx, cqn, &cqe);
+        }
+        match pushed {
             Ok(false) => {}
             Ok(true) => self.notices.push(Notice::Completion { cqn }),
             Err(mistake) => {

@@ -97,7 +97,7 @@ impl Device {
 }
 
 /// Calls `f` for each part of a segment that `len` bytes at `offset` of the list cover.
-fn walk(
+pub(super) fn walk(
     segments: &[Segment],
     mut offset: u64,
     mut len: usize,

@@ -165,6 +165,7 @@ impl Device {
             self.fail_responder(cx, qp, None);
             return;
         }
+        self.trace_scattered(cx, qp.qpn, segments, (GRH as u64, data.len()));
         let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
         let level = match grh {
             // Ethernet: the kind of the header. The priority is in the VLAN tag.

@@ -71,6 +71,11 @@ impl Device {
         }
     }
 
+    /// Whether data are written at once. In a mode they are written later, which the fabric tells a trace.
+    pub(super) fn places_at_once(&self) -> bool {
+        !self.deferred.is_on()
+    }
+
     /// The call is for a packet.
     pub(super) fn begin_packet(&mut self, packet: &Packet) {
         if self.deferred.is_on() {

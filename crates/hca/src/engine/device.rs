@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device: its objects by number, the arrival of packets, timers, and receives.
 
-use super::Port;
 use super::cq::Cq;
 use super::deferred::Deferred;
 use super::flow::{Classifier, Steering};
@@ -13,6 +12,7 @@ use super::qp::{Qp, State};
 use super::recv::{Srq, Taken, Wq};
 use super::requester::InProgress;
 use super::table::{AllUsers, Table, Uses};
+use super::{Port, trace};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::Reserved;
 use crate::violation::{Mistake, Object};
@@ -402,7 +402,7 @@ impl Device {
             let rq = qp.rq.as_mut()?;
             let index = u32::from(rq.taken);
             return match rq.take(len) {
-                Ok(taken) => taken,
+                Ok(taken) => taken.inspect(|taken| trace::receive(cx, qpn, None, taken)),
                 Err(mistake) => {
                     rq.broken = true;
                     self.fatal(cx, qp, Object::Qp(qpn), index, mistake);
@@ -417,7 +417,7 @@ impl Device {
                 if srq.below_limit() {
                     self.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });
                 }
-                taken
+                taken.inspect(|taken| trace::receive(cx, qp.qpn, Some(srqn), taken))
             }
             Err(mistake) => {
                 srq.broken = true;

@@ -196,6 +196,7 @@ impl Device {
         let cqe = match result {
             Err(syndrome) => Cqe { kind: MLX5_CQE_RESP_ERR, syndrome: Some(syndrome), ..cqe },
             Ok(()) => {
+                self.trace_scattered(cx, user.qpn, segments, (0, frame.len()));
                 let ok = |good, bit| if good { bit } else { 0 };
                 let l3 = match headers.ip_version {
                     4 => MLX5_CQE_L3_HDR_TYPE_IPV4,

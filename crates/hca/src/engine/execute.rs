@@ -278,7 +278,11 @@ impl Device {
         } else if inline {
             Ok(())
         } else {
-            self.scatter(user, segments, receiving.done, data)
+            let placed = self.scatter(user, segments, receiving.done, data);
+            if placed.is_ok() {
+                self.trace_scattered(cx, qp.qpn, segments, (receiving.done, data.len()));
+            }
+            placed
         };
         if let Err(syndrome) = result {
             self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
@@ -373,6 +377,7 @@ impl Device {
             resp.kept = receiving.map(|r| (r.srqn, r.taken));
             return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some()));
         }
+        self.trace_placed(cx, qp.qpn, writing.rkey, writing.addr, n);
         writing.addr = writing.addr.wrapping_add(n);
         writing.left -= n;
         writing.done += n;
@@ -496,6 +501,7 @@ impl Device {
             }
             None => 0,
         };
+        self.trace_placed(cx, qp.qpn, rkey, addr, 8);
         resp.atomics.push_back((packet.psn, old));
         while resp.atomics.len() > usize::from(qp.attr.max_dest_rd_atomic) {
             resp.atomics.pop_front();

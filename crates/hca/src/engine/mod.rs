@@ -27,11 +27,13 @@ pub(crate) mod recv;
 mod reliable;
 mod requester;
 mod responder;
+mod rings;
 pub(crate) mod rss;
 mod send;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use device::Device;
 pub use notice::{Notice, event};

@@ -4,11 +4,12 @@
 use super::notice::{Notice, event};
 use super::packet::Packet;
 use super::qp::{Qp, QpKind};
-use super::{Device, Port};
+use super::{Device, Port, trace};
 use crate::DeviceBuilder;
 use crate::cm::Cm;
 use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
+use uverbs_fabric::ring::{Queue, RingDump};
 use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
@@ -64,7 +65,10 @@ impl Model for Device {
     }
 
     fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
-        self.with_qp(port, queue, |device, port, qp| device.expire(port, qp));
+        self.with_qp(port, queue, |device, port, qp| {
+            trace::timer(port, qp);
+            device.expire(port, qp);
+        });
     }
 
     fn tidy(&mut self, port: &mut Port<'_>, most: usize) {
@@ -73,6 +77,7 @@ impl Model for Device {
         if self.watches() {
             self.sweep(port, most);
         }
+        self.trace_notices(port);
     }
 
     fn watches(&self) -> bool {
@@ -115,6 +120,10 @@ impl Model for Device {
             stat
         };
         self.qps.values().map(stat).collect()
+    }
+
+    fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {
+        self.dump(qpn, queue)
     }
 
     fn forget(&mut self, port: &mut Port<'_>, slot: usize) {

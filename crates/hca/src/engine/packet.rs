@@ -104,6 +104,7 @@ pub struct Packet {
 }
 
 impl uverbs_fabric::Packet for Packet {
+    const IS_PUBLIC: bool = true;
     const PROTOCOL: [u8; 8] = *b"uvhca\0\0\x05";
 
     fn source(&self) -> usize {
@@ -112,6 +113,14 @@ impl uverbs_fabric::Packet for Packet {
 
     fn captured(&self, from: &Address, to: &Address) -> Option<Captured> {
         crate::capture::captured(self, from, to)
+    }
+
+    fn qpns(&self) -> (u32, u32) {
+        (self.src_qpn, self.dest_qpn)
+    }
+
+    fn words(&self) -> (String, String) {
+        super::trace::packet(self)
     }
 
     fn set_source(&mut self, source: usize) {

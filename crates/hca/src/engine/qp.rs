@@ -8,7 +8,7 @@ use super::recv::{RecvRing, Taken};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::table::Uses;
-use super::{Device, Notice, Port, event};
+use super::{Device, Notice, Port, event, trace};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Op, Request};
 use crate::memory::Area;
@@ -147,6 +147,7 @@ impl Device {
     pub(crate) fn set_state(&mut self, cx: &mut Port<'_>, qp: &mut Qp, to: State) {
         let from = qp.state;
         qp.state = to;
+        trace::state(cx, qp, from);
         match to {
             State::Reset => {
                 qp.req = Requester { sessions: qp.req.sessions, ..Requester::default() };

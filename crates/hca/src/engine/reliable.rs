@@ -294,8 +294,8 @@ impl Device {
                 qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
                 self.gap(qp, psn)
             }
-            Body::ReadResponse { data, .. } => self.answer(qp, psn, data),
-            Body::AtomicResponse(value) => self.answer(qp, psn, &value.to_ne_bytes()),
+            Body::ReadResponse { data, .. } => self.answer(cx, qp, psn, data),
+            Body::AtomicResponse(value) => self.answer(cx, qp, psn, &value.to_ne_bytes()),
             Body::Nak(nak) => {
                 qp.req.acknowledge(psn, &qp.attr);
                 match nak {
@@ -348,7 +348,7 @@ impl Device {
     }
 
     /// Handles the data of a read or an atomic.
-    fn answer(&mut self, qp: &mut Qp, psn: u32, data: &[u8]) -> Verdict {
+    fn answer(&mut self, cx: &Port<'_>, qp: &mut Qp, psn: u32, data: &[u8]) -> Verdict {
         // An answer also acknowledges all requests before it.
         let first = qp.req.sent.iter().find(|s| {
             let at = psn_diff(psn, s.first);
@@ -386,6 +386,9 @@ impl Device {
         };
         if let Err(syndrome) = placed {
             return Verdict::Fail(syndrome);
+        }
+        if sent.inline.is_none() {
+            self.trace_scattered(cx, qp.qpn, &sent.request.data, (offset, data.len()));
         }
         sent.answered += 1;
         qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
@@ -486,7 +489,7 @@ fn open_session(qp: &mut Qp, request: &Request) {
 }
 
 /// Nanoseconds of an RNR timer's code (InfiniBand specification, table 45), in units of 10 us.
-fn rnr_delay(code: u8) -> u64 {
+pub(super) fn rnr_delay(code: u8) -> u64 {
     const UNITS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
         3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

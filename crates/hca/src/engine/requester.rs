@@ -128,6 +128,15 @@ impl Requester {
         self.sent.is_empty() && self.waiting.is_none()
     }
 
+    /// The retries that are left: after a missing answer, and after an RNR NAK.
+    pub(crate) fn retries_left(&self) -> u8 {
+        self.retries
+    }
+
+    pub(crate) fn rnr_retries_left(&self) -> u8 {
+        self.rnr_retries
+    }
+
     /// Whether it waits after an RNR NAK.
     pub(crate) fn waits_for_receiver(&self) -> bool {
         self.rnr

@@ -2,7 +2,7 @@
 //! Doorbells and the fetching of send WQEs from the ring.
 
 use super::qp::{Qp, QpKind, State};
-use super::{Device, Notice, Port};
+use super::{Device, Notice, Port, trace};
 use crate::bytes::be32;
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Ctrl, Malformed, Request, decode};
@@ -126,6 +126,7 @@ impl Device {
                 Some(bytes) => bytes,
                 None => read_wqe(ring, at, len, wqe)?,
             };
+            trace::request(cx, qp.qpn, kind, bytes);
             decode(kind, bytes, reserved).map_err(Mistake::Malformed)
         });
         match fetched {

@@ -41,7 +41,7 @@ use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Srd, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
-use uverbs_hca::{Fabric, Hca};
+use uverbs_hca::Hca;
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -187,7 +187,7 @@ fn exchange<D: Driver>(
 
 /// Both ends in this process, on two software HCAs with their connection managers.
 fn here_by_cm(plan: &Plan) -> Result<()> {
-    let fabric = Fabric::new(0);
+    let fabric = crate::pcap::fabric(0)?;
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let (client_manager, server_manager) = (a.connection_manager()?, b.connection_manager()?);
     // The server listens before the client begins.

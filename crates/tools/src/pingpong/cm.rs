@@ -16,7 +16,6 @@ use uverbs::mlx5::Mlx5;
 use uverbs::qp::QpControl;
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, Uc, Ud, open_with};
 use uverbs_cm::{ConnParam, EventChannel, PortSpace};
-use uverbs_hca::Fabric;
 
 /// Queues that rdma_cm connects.
 pub(super) trait ByCm<D: Driver>: Queues {
@@ -94,7 +93,7 @@ fn listen(manager: &EventChannel, options: &Options) -> Result<Line> {
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
 pub(super) fn here(options: Options) -> Result<()> {
-    let fabric = Fabric::new(0);
+    let fabric = crate::pcap::fabric(0)?;
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let [server, client] = super::ends(options)?;
     // The server listens before the client begins.

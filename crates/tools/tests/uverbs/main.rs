@@ -4,3 +4,4 @@
 mod book;
 mod generated;
 mod software_nic;
+mod trace;

@@ -49,12 +49,13 @@ fn stat_has_the_name_and_the_port_of_a_device() {
     let function = PciFunction::new(fabric.device("hca5"), Registration::Command);
     let control = Control { fabric, devices: Arc::new(vec![function]), ..control() };
     let mut answers = Vec::new();
-    control.run(&b"link 0 down\nstat 0\nstat 1\n"[..], &mut answers);
+    control.run(&b"link 0 down\nstat 0\nstat 1\nqueue 0 0x101 send\nqueue 0 1 x\n"[..], &mut answers);
     let answers = String::from_utf8(answers).unwrap();
     let lines: Vec<_> = answers.lines().collect();
     let stat = uverbs_hca::Stat::parse(lines[1].strip_prefix("ok hca5 ").unwrap()).unwrap();
     assert!(!stat.up && stat.sent == 0, "{stat:?}");
     assert_eq!(lines[2], "error 1: no such device");
+    assert_eq!(lines[3..], ["error QP 0x101 has no such queue", "error x: send, recv, send-cq or recv-cq"]);
 }
 
 #[test]

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The option `--pcap`: captures the packets of the fabric that a command creates.
+
+use anyhow::{Context as _, Result, bail};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use uverbs::efa_device;
+use uverbs_hca::Fabric;
+
+/// The file.
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+/// Whether a fabric is captured to it. A command creates one fabric.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// The option was given: the fabric of the command is captured.
+pub(crate) fn begin(file: PathBuf) {
+    let _ = FILE.set(file);
+}
+
+/// The command has ended.
+pub(crate) fn end() -> Result<()> {
+    match (FILE.get(), IS_USED.load(Ordering::Relaxed)) {
+        (Some(file), false) => {
+            bail!("--pcap {}: the command has used no software NIC (-d hca0)", file.display())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A fabric of software ConnectX NICs, which is captured if the option was given.
+pub(crate) fn fabric(seed: u64) -> Result<Fabric> {
+    let fabric = Fabric::new(seed);
+    if let Some(file) = FILE.get() {
+        fabric.capture(file).with_context(|| format!("cannot capture to {}", file.display()))?;
+        IS_USED.store(true, Ordering::Relaxed);
+    }
+    Ok(fabric)
+}
+
+/// A fabric of software EFAs, which can't be captured.
+pub(crate) fn efa_fabric(seed: u64) -> Result<efa_device::Fabric> {
+    let fabric = efa_device::Fabric::new(seed);
+    if let Some(file) = FILE.get() {
+        fabric.capture(file).with_context(|| format!("cannot capture to {}", file.display()))?;
+    }
+    Ok(fabric)
+}
