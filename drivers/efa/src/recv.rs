@@ -118,6 +118,34 @@ impl RecvQueue {
         (&self.ring, &self.doorbell)
     }
 
+    /// Posts a receive of `N` entries, 1 or more, if the state is the one seen last and there is room as far as is known. Otherwise it posts
+    /// nothing, and returns `false`.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn post_few<const N: usize>(&mut self, wr_id: u64, sges: [Sge; N]) -> bool {
+        const { assert!(N > 0) };
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let access = &shared.access.recv;
+        let _inside = access.inside();
+        let at = progress.published;
+        if state_word(access) != progress.seen || at == progress.limit || N > *max_sge as usize {
+            cold_path();
+            return false;
+        }
+        let slots = poster.slots();
+        let number = slots.prepare(at, wr_id);
+        let desc = write_all(ring.descs(), progress.published_desc, number, &sges, N - 1);
+        slots.publish_number(number);
+        (progress.published, progress.published_desc) = (at.wrapping_add(1), desc);
+        doorbell.ring_after_stores(desc & 0xffff);
+        true
+    }
+
+    /// [`post_few`](Self::post_few) with two entries. A call, for which the caller needs no registers of its own.
+    #[inline(never)]
+    pub(crate) fn post_two(&mut self, wr_id: u64, sges: [Sge; 2]) -> bool {
+        self.post_few(wr_id, sges)
+    }
+
     /// Begins to post receives one by one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {

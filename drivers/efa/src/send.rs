@@ -222,6 +222,50 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Posts one request, unless a builder session is open. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would
+    /// be in memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn post_one(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+        if self.session.is_open() {
+            return Err(PostError::SessionOpen);
+        }
+        let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
+        let access = &shared.access.send;
+        let _inside = access.inside();
+        let word = state_word(access);
+        if word != progress.seen {
+            progress.look(word, poster, ring)?;
+        }
+        let at = progress.published;
+        if at == progress.limit {
+            progress.limit = refresh(poster, at)?;
+        }
+        let slots = poster.slots();
+        let number = slots.prepare(at, wr.wr_id);
+        let begun = Begun::of(config, number, ring.phase(at), wr)?;
+        let copies = match &wr.data {
+            Data::Sges(sges) => {
+                let block = begun.with(config, sges)?;
+                slots.publish_number(number);
+                let copies = Copies::start();
+                ring.write_block(&copies, at, block);
+                copies
+            }
+            data => {
+                let mut wqe = Wqe::ZERO;
+                wqe.put(config, &begun, data, false)?;
+                slots.publish_number(number);
+                let copies = Copies::start();
+                ring.write(&copies, at, &wqe);
+                copies
+            }
+        };
+        let at = at.wrapping_add(1);
+        progress.published = at;
+        doorbell.ring_after_copies(copies, at & 0xffff);
+        Ok(())
+    }
+
     /// Begins to post requests one by one, unless a builder session is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {
@@ -338,7 +382,7 @@ impl SendQueueTrait for SendQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        self.direct()?.post(wr)
+        self.post_one(wr)
     }
 
     #[inline]
