@@ -49,7 +49,7 @@ impl Model for Device {
         DeviceBuilder::new(fabric, name)
     }
 
-    fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
+    fn receive(&mut self, port: &mut Port<'_>, packet: Box<Packet>) {
         self.arrive(port, packet);
     }
 
@@ -65,6 +65,12 @@ impl Model for Device {
 
     fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
         self.with_qp(port, queue, |device, port, qp| device.expire(port, qp));
+    }
+
+    fn idle(&mut self, port: &mut Port<'_>) {
+        if !self.unacknowledged.is_empty() {
+            self.acknowledge(port);
+        }
     }
 
     fn tidy(&mut self, port: &mut Port<'_>, most: usize) {

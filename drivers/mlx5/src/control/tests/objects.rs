@@ -49,7 +49,9 @@ impl Objects {
 
 #[test]
 fn an_engine_that_is_dropped_first_leaves_the_memory_to_its_object() {
-    if !machine::in_own_process("control::tests::objects::an_engine_that_is_dropped_first_leaves_the_memory_to_its_object") {
+    if !machine::in_own_process(
+        "control::tests::objects::an_engine_that_is_dropped_first_leaves_the_memory_to_its_object",
+    ) {
         return;
     }
     let stage = Stage::plain();
@@ -72,7 +74,9 @@ fn an_engine_that_is_dropped_first_leaves_the_memory_to_its_object() {
 
 #[test]
 fn the_memory_of_a_destroyed_object_stays_as_long_as_its_engine() {
-    if !machine::in_own_process("control::tests::objects::the_memory_of_a_destroyed_object_stays_as_long_as_its_engine") {
+    if !machine::in_own_process(
+        "control::tests::objects::the_memory_of_a_destroyed_object_stays_as_long_as_its_engine",
+    ) {
         return;
     }
     let stage = Stage::plain();
