@@ -202,7 +202,7 @@ impl World {
             assert_eq!(av, matches!(qp_type, QpType::Ud | QpType::Driver).then_some(expected));
             assert_eq!(got.srqn, (qp_type == QpType::XrcSend).then_some(r.number & 0xff_ffff));
         }
-        (want.av, want.srqn) = (got.av, got.srqn);
+        (want.av, want.srqn) = (got.av.clone(), got.srqn);
         assert_eq!(got, &want, "{r:?}");
     }
 }

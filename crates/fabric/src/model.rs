@@ -34,14 +34,19 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// A device of this name that is to be built.
     fn builder(fabric: &crate::Fabric<Self>, name: &str) -> Self::Builder;
 
-    /// Receives a packet.
-    fn receive(&mut self, port: &mut Port<'_, Self::Packet>, packet: Self::Packet);
+    /// Receives a packet. The model may give its memory [back](Net::recycle).
+    fn receive(&mut self, port: &mut Port<'_, Self::Packet>, packet: Box<Self::Packet>);
 
     /// The timer of a queue, and what it waits for; `None` if there is no such queue.
     fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)>;
 
     /// The timer of a queue has expired.
     fn timeout(&mut self, port: &mut Port<'_, Self::Packet>, queue: u32);
+
+    /// No other packet is due: sends what it has held back while there were packets, such as an acknowledgement of all of them.
+    fn idle(&mut self, port: &mut Port<'_, Self::Packet>) {
+        let _ = port;
+    }
 
     /// Checks what no doorbell tells: at most so many queues. It is called often, also if there is nothing to check.
     fn tidy(&mut self, port: &mut Port<'_, Self::Packet>, most: usize);

@@ -27,7 +27,7 @@ const REORDER_NS: u64 = 20_000;
 /// The bit that the numbers of held packets have in a trace, so that they differ from those of other packets.
 pub(crate) const HELD: u64 = 1 << 63;
 
-/// The number of buffers whose memory is kept, and the bytes of one at most: the data of a packet.
+/// The number of packets and of buffers whose memory is kept, and the bytes of a buffer at most: the data of a packet.
 const SPARE: usize = 256;
 const SPARE_BYTES: usize = 4096;
 
@@ -164,7 +164,9 @@ pub struct Net<P> {
     pub ports: Vec<Address>,
     pub(crate) faults: Faults,
     groups: Groups,
-    packets: Flight<P>,
+    packets: Flight<Box<P>>,
+    /// The memory of packets that have arrived.
+    records: Vec<Box<P>>,
     timers: BTreeMap<TimerEntry, (usize, u32)>,
     sequence: u64,
     seed: u64,
@@ -241,6 +243,13 @@ impl<P: Packet> Net<P> {
             return None;
         }
         self.sequence += 1;
+        let packet = match self.records.pop() {
+            Some(mut record) => {
+                *record = packet;
+                record
+            }
+            None => Box::new(packet),
+        };
         self.packets.put((at, self.sequence), to, origin, cost, packet);
         Some(self.sequence)
     }
@@ -253,6 +262,7 @@ impl<P: Packet> Net<P> {
             faults: Faults::default(),
             groups: Groups::default(),
             packets: Flight::default(),
+            records: Vec::new(),
             timers: BTreeMap::new(),
             sequence: 0,
             seed,
@@ -279,6 +289,14 @@ impl<P: Packet> Net<P> {
         if self.spare.len() < SPARE && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
             buffer.clear();
             self.spare.push(buffer);
+        }
+    }
+
+    /// Keeps the memory of a packet that has arrived for another one, up to a limit. Its data should be taken out before.
+    #[inline]
+    pub fn recycle(&mut self, packet: Box<P>) {
+        if self.records.len() < SPARE {
+            self.records.push(packet);
         }
     }
 
@@ -415,6 +433,11 @@ impl<P: Packet> Net<P> {
         self.timers.keys().next().map(|(at, _)| *at)
     }
 
+    /// Changes with each packet and timer.
+    pub(crate) fn puts(&self) -> u64 {
+        self.sequence
+    }
+
     /// The number of packets in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -428,7 +451,7 @@ impl<P: Packet> Net<P> {
     }
 
     /// The first packet that is due by `until`, with its time and device.
-    pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, P)> {
+    pub fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Box<P>)> {
         let ((at, id), to, packet) = self.packets.pop(until)?;
         if let Some(port) = self.ports.get_mut(to) {
             port.received += 1;

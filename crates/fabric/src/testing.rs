@@ -97,8 +97,8 @@ impl Model for Device {
         })
     }
 
-    fn receive(&mut self, port: &mut Port<'_, Frame>, packet: Frame) {
-        self.arrived.push((port.now, packet));
+    fn receive(&mut self, port: &mut Port<'_, Frame>, packet: Box<Frame>) {
+        self.arrived.push((port.now, *packet));
     }
 
     fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)> {

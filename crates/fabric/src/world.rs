@@ -110,13 +110,24 @@ impl<M: Model> World<M> {
         if self.take_due_step(self.now) {
             return true;
         }
-        let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return false };
+        let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return self.tell_idle() };
         self.arrive(to, packet);
         true
     }
 
+    /// Tells the devices that no packet is due; returns whether they have sent packets then.
+    fn tell_idle(&mut self) -> bool {
+        let before = self.net.puts();
+        for i in 0..self.listed.len() {
+            if let Some((device, mut port)) = self.device(self.listed[i]) {
+                device.idle(&mut port);
+            }
+        }
+        self.net.puts() != before
+    }
+
     /// Delivers a packet to its device, or passes it on to another process.
-    pub(crate) fn arrive(&mut self, to: usize, packet: M::Packet) {
+    pub(crate) fn arrive(&mut self, to: usize, packet: Box<M::Packet>) {
         match self.net.ports.get(to).map(|p| p.location) {
             Some(PortLocation::Here) => {
                 if let Some((device, mut port)) = self.device(to) {
@@ -127,7 +138,7 @@ impl<M: Model> World<M> {
                 let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.source())) else {
                     return;
                 };
-                self.peers.forward(link, from, to, packet);
+                self.peers.forward(link, from, to, *packet);
             }
             Some(PortLocation::Gone) | None => {}
         }
@@ -144,7 +155,12 @@ impl<M: Model> World<M> {
 
     /// Delivers the packets that are due by `until`. A virtual clock is advanced to the time of each.
     fn deliver_packets(&mut self, until: u64, moves: bool) {
-        while let Some((at, to, packet)) = self.net.pop_packet(until) {
+        loop {
+            let is_later = self.net.next_packet().is_none_or(|at| at > self.now);
+            if is_later && self.tell_idle() {
+                continue;
+            }
+            let Some((at, to, packet)) = self.net.pop_packet(until) else { return };
             if moves {
                 self.now = self.now.max(at);
             }
@@ -195,6 +211,8 @@ impl<M: Model> World<M> {
                 idle = !(0..STEP).all(|_| self.deliver_one());
             }
             if !idle {
+                // What the devices send now is delivered in the next call.
+                self.tell_idle();
                 self.fire_early();
                 return;
             }

@@ -395,11 +395,11 @@ impl Request {
             Op::FetchAdd(RemoteAddr { addr, rkey }, add) => decode::Op::FetchAdd { addr, rkey, add },
             Op::LocalInv(key) => {
                 let free = freed(key, 0);
-                decode::Op::Umr(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free })
+                decode::Op::Umr(Box::new(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free }))
             }
             // The builder is for windows of type 2, independent of the window's type.
-            Op::BindMw(bind) if face == Face::Session => decode::Op::Umr(umr(&bind, 2)),
-            Op::BindMw(bind) => decode::Op::Umr(umr(&bind, bind.mw_type)),
+            Op::BindMw(bind) if face == Face::Session => decode::Op::Umr(Box::new(umr(&bind, 2))),
+            Op::BindMw(bind) => decode::Op::Umr(Box::new(umr(&bind, bind.mw_type))),
             Op::Flush(..) | Op::AtomicWrite(..) => unreachable!("`operation` does not generate it"),
         };
         let fence = flags.contains(SendFlags::FENCE);

@@ -33,14 +33,14 @@ impl Model for Device {
         DeviceBuilder::new(fabric, name)
     }
 
-    fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
+    fn receive(&mut self, port: &mut Port<'_>, packet: Box<Packet>) {
         self.stats.rx_pkts += 1;
         self.stats.rx_bytes += packet.body.data().len() as u64;
         match packet.body {
-            Body::Datagram { .. } => self.datagram(port, packet),
+            Body::Datagram { .. } => self.datagram(port, *packet),
             Body::Ack { status } => self.answered(port, &packet, status),
             Body::ReadData { ref data } => self.read_answered(port, &packet, data),
-            Body::Send { .. } | Body::Write { .. } | Body::Read { .. } => self.request(port, packet),
+            Body::Send { .. } | Body::Write { .. } | Body::Read { .. } => self.request(port, *packet),
         }
     }
 

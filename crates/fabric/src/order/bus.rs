@@ -91,7 +91,7 @@ impl<M: Model> World<M> {
                     device.step(&mut port, token);
                 }
             }
-            Rest::Arrive { to, packet } => self.arrive(to, packet),
+            Rest::Arrive { to, packet } => self.arrive(to, Box::new(packet)),
         }
     }
 

@@ -54,9 +54,8 @@ pub(super) fn memory(bytes: &[u8], at: usize) -> Segment {
     Segment::Memory { length, lkey: be32(bytes, at + 4), addr: be64(bytes, at + 8) }
 }
 
-/// The data segments from `at` to the end of the WQE.
-pub(super) fn data(wqe: &[u8], mut at: usize) -> Result<Vec<Segment>, Malformed> {
-    let mut segments = Vec::new();
+/// Appends the data segments from `at` to the end of the WQE.
+pub(super) fn data(wqe: &[u8], mut at: usize, segments: &mut Vec<Segment>) -> Result<(), Malformed> {
     while at < wqe.len() {
         let count = be32(wqe, at);
         if count & INLINE == 0 {
@@ -73,7 +72,7 @@ pub(super) fn data(wqe: &[u8], mut at: usize) -> Result<Vec<Segment>, Malformed>
             at += (4 + len).next_multiple_of(SEG);
         }
     }
-    Ok(segments)
+    Ok(())
 }
 
 /// The destination of a datagram (`struct mlx5_wqe_av`).

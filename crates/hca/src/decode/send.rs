@@ -59,7 +59,7 @@ pub enum Op {
         add: u64,
     },
     /// A local change of a memory key.
-    Umr(Umr),
+    Umr(Box<Umr>),
     /// A change of any memory key, by the kernel.
     KeyUpdate(Box<KeyUpdate>),
     /// A frame, or several frames if there is a segment size.
@@ -101,7 +101,7 @@ pub struct Request {
     /// The operation.
     pub op: Op,
     /// The destination, on datagram and DC queues.
-    pub av: Option<Av>,
+    pub av: Option<Box<Av>>,
     /// SRQ at the peer, on XRC queues.
     pub srqn: Option<u32>,
     /// The data to send, or the memory for the response.
@@ -152,7 +152,7 @@ const FENCE: u8 = 4;
 /// # Errors
 /// The bytes are not a WQE.
 pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
-    decode(kind, bytes, Reserved::Zero)
+    decode(kind, bytes, Reserved::Zero, Vec::new())
 }
 
 /// The rule for reserved bytes that hardware ignores.
@@ -165,7 +165,14 @@ pub(crate) enum Reserved {
 }
 
 /// As [`send_wqe`], with this rule for reserved bytes.
-pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Result<Request, Malformed> {
+///
+/// The list of segments takes the memory of `list`, which is empty.
+pub(crate) fn decode(
+    kind: QueueKind,
+    bytes: &[u8],
+    reserved: Reserved,
+    mut list: Vec<Segment>,
+) -> Result<Request, Malformed> {
     if bytes.len() < SEG {
         return Err(Malformed::Short);
     }
@@ -197,7 +204,7 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
     if !local {
         match kind {
             QueueKind::Ud | QueueKind::Dci => {
-                address = Some(av(wqe, at)?);
+                address = Some(Box::new(av(wqe, at)?));
                 at += AV;
             }
             QueueKind::Xrc => {
@@ -212,11 +219,11 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
     if at > wqe.len() {
         return Err(Malformed::Short);
     }
-    let data = match op {
+    match op {
         // The bytes after a local operation are ignored.
-        Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => Vec::new(),
-        _ => data(wqe, at)?,
-    };
+        Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => {}
+        _ => data(wqe, at, &mut list)?,
+    }
     Ok(Request {
         index: ctrl.index,
         ds: ctrl.ds,
@@ -229,7 +236,7 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
         op,
         av: address,
         srqn,
-        data,
+        data: list,
     })
 }
 
@@ -278,7 +285,7 @@ fn op(
             *at += SEG;
             Op::FetchAdd { addr, rkey, add }
         }
-        MLX5_OPCODE_UMR if connected => Op::Umr(umr(wqe, *at, imm)?),
+        MLX5_OPCODE_UMR if connected => Op::Umr(Box::new(umr(wqe, *at, imm)?)),
         _ => return Err(Malformed::Opcode(opcode)),
     };
     Ok(op)

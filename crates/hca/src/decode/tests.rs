@@ -67,7 +67,7 @@ fn old_bytes_are_accepted_only_in_ignored_fields() {
     // Bytes that hardware ignores, and that UCX does not write, are checked only for this project's driver.
     bytes[9] = 1;
     assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(9)));
-    let request = decode(QueueKind::Rc, &bytes, Reserved::Ignored).unwrap();
+    let request = decode(QueueKind::Rc, &bytes, Reserved::Ignored, Vec::new()).unwrap();
     assert_eq!(request.op, Op::Read { addr: 0x1122, rkey: 0x33 });
     let request = send_wqe(QueueKind::Rc, &wqe(MLX5_OPCODE_RDMA_WRITE_IMM, 0x22, 7, &body)).unwrap();
     assert_eq!(request.op, Op::Write { addr: 0x1122, rkey: 0x33, imm: Some(7) });

@@ -122,13 +122,15 @@ impl Device {
         let Some(port) = cx.net.ports.get(cx.me) else { return Path::default() };
         let (sgid, version_2) =
             port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or(([0; 16], false));
-        let grh = (self.ethernet || av.grh).then_some(Grh {
-            sgid,
-            dgid: av.rgid,
-            flow_label: av.flow_label,
-            tclass: av.tclass,
-            hop_limit: av.hop_limit,
-            ip: self.ethernet && version_2,
+        let grh = (self.ethernet || av.grh).then(|| {
+            Box::new(Grh {
+                sgid,
+                dgid: av.rgid,
+                flow_label: av.flow_label,
+                tclass: av.tclass,
+                hop_limit: av.hop_limit,
+                ip: self.ethernet && version_2,
+            })
         });
         Path {
             slid: port.lid | u16::from(av.path_bits),
@@ -154,7 +156,7 @@ impl Device {
             qpn: qp.qpn,
         };
         let segments = &taken.wqe.scatter;
-        let grh = packet.path.grh.as_ref();
+        let grh = packet.path.grh.as_deref();
         let header = match grh {
             // Without a GRH, the first 40 bytes are not written.
             None => Ok(()),
@@ -215,13 +217,15 @@ pub(super) fn shown_path(cx: &Port<'_>, qp: &Qp) -> Path {
     let Some(port) = cx.net.ports.get(cx.me).filter(|_| cx.net.is_tapped()) else { return Path::default() };
     let route = qp.attr.route;
     let (sgid, version_2) = port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default();
-    let grh = qp.attr.dgid.map(|dgid| Grh {
-        sgid,
-        dgid,
-        flow_label: route.flow_label,
-        tclass: route.tclass,
-        hop_limit: route.hop_limit,
-        ip: port.ethernet && version_2,
+    let grh = qp.attr.dgid.map(|dgid| {
+        Box::new(Grh {
+            sgid,
+            dgid,
+            flow_label: route.flow_label,
+            tclass: route.tclass,
+            hop_limit: route.hop_limit,
+            ip: port.ethernet && version_2,
+        })
     });
     Path { slid: port.lid, sl: qp.attr.sl, path_bits: 0, grh }
 }

@@ -14,7 +14,7 @@ use super::requester::InProgress;
 use super::table::{AllUsers, Table, Uses};
 use super::{Port, trace};
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::Reserved;
+use crate::decode::{Request, Reserved, Segment};
 use crate::violation::{Mistake, Object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ use uverbs_fabric::Violations;
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
 
+/// The lists of segments whose memory is kept.
+const MAX_LISTS: usize = 128;
 /// The numbers that general objects may reserve.
 const MAX_RESERVED: usize = 1 << 16;
 /// The sessions of initiators with all DC targets of a device. A request that would begin another one is dropped.
@@ -80,10 +82,14 @@ pub struct Device {
     pub(super) in_progress: InProgress,
     /// The entries of page lists that updates of keys have read and copied.
     pub(super) updated: u64,
+    /// The QPs with requests that were executed and are not acknowledged.
+    pub(super) unacknowledged: Vec<u32>,
     /// Memory for the bytes of a WQE.
     pub(super) wqe: Vec<u8>,
     /// Accesses to memory that take place later.
     pub(super) deferred: Deferred,
+    /// The memory of lists of segments, for later requests.
+    pub(super) lists: Vec<Vec<Segment>>,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
     reserved_numbers: BTreeSet<u32>,
@@ -119,8 +125,10 @@ impl Device {
             sessions: 0,
             in_progress: InProgress::default(),
             updated: 0,
+            unacknowledged: Vec::new(),
             wqe: Vec::new(),
             deferred: Deferred::default(),
+            lists: Vec::new(),
             next_number: 0x100,
             reserved_numbers: BTreeSet::new(),
         }
@@ -321,12 +329,21 @@ impl Device {
         Some(result)
     }
 
+    /// Keeps the memory of a request for later ones, up to a limit.
+    pub(super) fn keep(&mut self, request: Request) {
+        let mut list = request.data;
+        if self.lists.len() < MAX_LISTS && list.capacity() > 0 {
+            list.clear();
+            self.lists.push(list);
+        }
+    }
+
     /// Receives a packet.
-    pub(crate) fn arrive(&mut self, cx: &mut Port<'_>, packet: Packet) {
+    pub(crate) fn arrive(&mut self, cx: &mut Port<'_>, mut packet: Box<Packet>) {
         if packet.transport == Transport::Ethernet {
             self.begin_at_once();
-            if let Body::Frame(frame) = packet.body {
-                self.receive_frame(cx, packet.from, &frame);
+            if let Body::Frame(frame) = &packet.body {
+                self.receive_frame(cx, packet.from, frame);
             }
             return;
         }
@@ -351,9 +368,9 @@ impl Device {
                 _ => device.request(cx, qp, &packet),
             }
         });
-        if let Some(data) = packet.body.into_data() {
-            cx.net.reuse(data);
-        }
+        let body = core::mem::replace(&mut packet.body, Body::Ack);
+        body.into_data().into_iter().for_each(|data| cx.net.reuse(data));
+        cx.net.recycle(packet);
     }
 
     /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell. It may be true

@@ -10,7 +10,7 @@ use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
 use crate::cqe::{Cqe, Syndrome};
-use uverbs_fabric::order::Side;
+use uverbs_fabric::order::{Mode, Side};
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
 };
@@ -210,13 +210,49 @@ impl Device {
             Body::Atomic { addr, rkey, op } => return self.atomic(cx, qp, resp, packet, (*addr, *rkey, *op)),
             _ => return Ok(()),
         }
-        if let Body::Send { last: true, .. } | Body::Write { last: true, .. } = packet.body {
+        if is_last(packet) {
             resp.msn = psn_add(resp.msn, 1);
         }
-        if packet.ack {
-            reply(cx, qp, packet, (packet.psn, resp.msn), Body::Ack);
+        match packet.ack {
+            // Requests that arrive together have one acknowledgement. In the middle of a message the requester may wait for it.
+            // The modes of order have a step for each.
+            true if qp.kind != QpKind::Dct && is_last(packet) && cx.net.mode() == Mode::Ordered => {
+                if resp.due.replace((packet.from, packet.src_qpn)).is_none() {
+                    self.unacknowledged.push(qp.qpn);
+                }
+            }
+            true => reply(cx, qp, packet, (packet.psn, resp.msn), Body::Ack),
+            false => {}
         }
         Ok(())
+    }
+
+    /// Acknowledges the requests that were executed since the last call.
+    pub(crate) fn acknowledge(&mut self, cx: &mut Port<'_>) {
+        let mut queues = core::mem::take(&mut self.unacknowledged);
+        for qpn in queues.drain(..) {
+            self.with_qp(cx, qpn, |_, cx, qp| {
+                let Some((to, dest_qpn)) = qp.resp.due.take() else { return };
+                let packet = Packet {
+                    from: cx.me,
+                    transport: qp.kind.transport(),
+                    src_qpn: qp.qpn,
+                    dest_qpn,
+                    psn: psn_add(qp.resp.expected, PSN),
+                    ack: false,
+                    solicited: false,
+                    srqn: 0,
+                    msn: qp.resp.msn,
+                    dc: None,
+                    path: shown_path(cx, qp),
+                    body: Body::Ack,
+                };
+                cx.net.send(cx.now, to, packet);
+            });
+        }
+        // Its memory is used again.
+        queues.append(&mut self.unacknowledged);
+        self.unacknowledged = queues;
     }
 
     /// Takes the receive for a message. XRC requests name an SRQ; DC targets have one.
@@ -552,6 +588,11 @@ fn source_lid(cx: &Port<'_>, packet: &Packet) -> u16 {
 /// Whether the access flags of the QP permit this operation.
 fn allowed(qp: &Qp, need: u32) -> Result<(), Refusal> {
     if qp.attr.access & need == need { Ok(()) } else { Err(Refusal::Nak(Nak::Invalid)) }
+}
+
+/// Whether a packet of a send or a write is the last one of its message.
+fn is_last(packet: &Packet) -> bool {
+    matches!(packet.body, Body::Send { last: true, .. } | Body::Write { last: true, .. })
 }
 
 /// Sends an answer with these sequence numbers, of the packet and of messages, to the requester.

@@ -50,7 +50,7 @@ impl Model for Device {
         DeviceBuilder::new(fabric, name)
     }
 
-    fn receive(&mut self, port: &mut Port<'_>, packet: Packet) {
+    fn receive(&mut self, port: &mut Port<'_>, packet: Box<Packet>) {
         self.arrive(port, packet);
     }
 
@@ -69,6 +69,12 @@ impl Model for Device {
             trace::timer(port, qp);
             device.expire(port, qp);
         });
+    }
+
+    fn idle(&mut self, port: &mut Port<'_>) {
+        if !self.unacknowledged.is_empty() {
+            self.acknowledge(port);
+        }
     }
 
     fn tidy(&mut self, port: &mut Port<'_>, most: usize) {

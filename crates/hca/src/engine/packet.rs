@@ -57,7 +57,7 @@ pub(crate) struct Path {
     pub(crate) slid: u16,
     pub(crate) sl: u8,
     pub(crate) path_bits: u8,
-    pub(crate) grh: Option<Grh>,
+    pub(crate) grh: Option<Box<Grh>>,
 }
 
 /// A global route.

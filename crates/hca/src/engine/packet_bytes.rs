@@ -136,14 +136,14 @@ pub(super) fn decode(from: usize, r: &mut Reader<'_>) -> Result<Packet, Malforme
     };
     let (slid, sl, path_bits) = (r.u16()?, r.u8()?, r.u8()?);
     let grh = match r.bool()? {
-        true => Some(Grh {
+        true => Some(Box::new(Grh {
             sgid: r.array()?,
             dgid: r.array()?,
             flow_label: r.u32()?,
             tclass: r.u8()?,
             hop_limit: r.u8()?,
             ip: r.bool()?,
-        }),
+        })),
         false => None,
     };
     let body = match r.u8()? {

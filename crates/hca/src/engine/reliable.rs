@@ -13,8 +13,10 @@ use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
 use uverbs_fabric::order::Side;
 
-/// Maximum of packets in flight.
+/// Maximum of packets in flight. Without a delay they arrive within the call that sends them, so fewer are enough, whose data stay in the
+/// processor's cache until they arrive.
 const WINDOW: i32 = 256;
+const NEAR_WINDOW: i32 = 64;
 /// Maximum of requests that were taken from the ring and are not complete.
 const DEPTH: usize = 128;
 /// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
@@ -44,7 +46,11 @@ impl Device {
             if pauses {
                 break;
             }
-            let window = if qp.req.probes { 1 } else { WINDOW };
+            let window = match cx.net.delay() {
+                _ if qp.req.probes => 1,
+                0 => NEAR_WINDOW,
+                _ => WINDOW,
+            };
             if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
             }
@@ -100,7 +106,7 @@ impl Device {
         let limit = usize::from(qp.attr.max_rd_atomic);
         let other_target = qp.kind == QpKind::Dci
             && request.av.is_some()
-            && qp.req.session.is_some_and(|(av, _)| Some(av) != request.av);
+            && qp.req.session.is_some_and(|(av, _)| request.av.as_deref() != Some(&av));
         if request.fence && pending > 0
             || answer && pending >= limit && limit > 0
             || other_target && qp.req.sent.iter().any(|s| s.count > 0)
@@ -155,11 +161,10 @@ impl Device {
         }
         let count = if failed.is_some() { 0 } else { count };
         qp.req.next = psn_add(first, count);
-        qp.req.answers += usize::from(wants_answer(&request.op));
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
-        let _counted = self.in_progress.add();
-        qp.req.sent.push_back(Sent { request, first, count, answered: 0, inline, failed, _counted });
+        let sent = Sent { request, first, count, answered: 0, inline, failed };
+        qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
     }
 
@@ -197,8 +202,10 @@ impl Device {
                 data,
             }),
             Op::Read { addr, rkey } => {
-                // A long read is requested in parts, each of at most the number of packets that may be in flight.
-                let packets = (count - at).min(WINDOW.cast_unsigned());
+                // A long read is requested in parts, each of at most the number of packets that may be in flight. A repetition ends where the
+                // first request of the part ended: the responder expects the next part there.
+                let part = WINDOW.cast_unsigned();
+                let packets = (count - at).min(part - at % part);
                 after = psn_add(psn, packets);
                 let len = (len - offset).min(u64::from(packets) * mtu);
                 Ok(Body::Read { addr: addr.wrapping_add(offset), rkey, len: len as u32 })
@@ -260,6 +267,7 @@ impl Device {
             }
             if let Some(done) = qp.req.pop_front() {
                 self.complete_send(cx, qp, &done.request, Ok(done.inline.filter(|d| !d.is_empty())));
+                self.keep(done.request);
             }
         }
     }
@@ -480,7 +488,7 @@ fn find_peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
 /// Starts a session with the target of the request if it is not the current one. All requests to the previous target
 /// are complete.
 fn open_session(qp: &mut Qp, request: &Request) {
-    let Some(av) = request.av else { return };
+    let Some(av) = request.av.as_deref().copied() else { return };
     if qp.req.session.is_none_or(|(old, _)| old != av) {
         qp.req.sessions = qp.req.sessions.wrapping_add(1);
         let dc = Dc { key: av.key, session: qp.req.sessions, first: qp.req.next };

@@ -26,7 +26,6 @@ pub(super) struct Sent {
     pub(super) inline: Option<Vec<u8>>,
     /// An error of the request, which is reported when it is the oldest one.
     pub(super) failed: Option<Syndrome>,
-    pub(super) _counted: Counted,
 }
 
 /// The number of requests of a device that were taken from the rings of reliable transports and are not complete.
@@ -38,20 +37,34 @@ impl InProgress {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts a request until the value is dropped.
-    pub(super) fn add(&self) -> Counted {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Counted(Self(Arc::clone(&self.0)))
+    /// Changes the number. Only the device and its QPs have it, and one lock protects all of them.
+    fn change(&self, by: isize) {
+        self.0.store(self.count().wrapping_add_signed(by), Ordering::Relaxed);
     }
 }
 
-/// A request that is counted.
-#[derive(Debug)]
-pub(super) struct Counted(InProgress);
+/// The requests of a queue that are counted, until they are removed or this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    all: Option<InProgress>,
+    own: usize,
+}
+
+impl Counted {
+    pub(super) fn add(&mut self, all: &InProgress) {
+        self.own += 1;
+        self.all.get_or_insert_with(|| all.clone()).change(1);
+    }
+
+    fn remove(&mut self, count: usize) {
+        self.own -= count;
+        self.all.iter().for_each(|all| all.change(-count.cast_signed()));
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.remove(self.own);
     }
 }
 
@@ -79,6 +92,7 @@ impl Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub(super) sent: VecDeque<Sent>,
+    pub(super) counted: Counted,
     /// How many of them have an answer with data, which may have arrived.
     pub(super) answers: usize,
     /// A request that was fetched and must wait for others.
@@ -165,14 +179,23 @@ impl Requester {
     /// Removes and returns all requests that are not complete, in order.
     pub(crate) fn drain(&mut self) -> Vec<Request> {
         self.answers = 0;
+        self.counted.remove(self.sent.len());
         let sent = core::mem::take(&mut self.sent).into_iter().map(|s| s.request);
         sent.chain(self.waiting.take()).collect()
+    }
+
+    /// Adds a request, which `all` counts, too.
+    pub(super) fn push(&mut self, sent: Sent, all: &InProgress) {
+        self.counted.add(all);
+        self.answers += usize::from(sent.wants_answer());
+        self.sent.push_back(sent);
     }
 
     /// Removes the oldest request.
     pub(super) fn pop_front(&mut self) -> Option<Sent> {
         let sent = self.sent.pop_front()?;
         self.answers -= usize::from(sent.wants_answer());
+        self.counted.remove(1);
         Some(sent)
     }
 

@@ -109,7 +109,7 @@ impl Device {
         }
         let at = u64::from(u32::from(index) & (sq.count - 1)) * BB;
         let (mut block, ring) = ([0; BB as usize], &sq.ring);
-        let wqe = &mut self.wqe;
+        let (wqe, lists) = (&mut self.wqe, &mut self.lists);
         let fetched = ring.read(at, &mut block).map_err(|_| Mistake::MemoryGone).and_then(|()| {
             let ctrl = Ctrl::of(&block);
             if ctrl.index != index {
@@ -127,7 +127,7 @@ impl Device {
                 None => read_wqe(ring, at, len, wqe)?,
             };
             trace::request(cx, qp.qpn, kind, bytes);
-            decode(kind, bytes, reserved).map_err(Mistake::Malformed)
+            decode(kind, bytes, reserved, lists.pop().unwrap_or_default()).map_err(Mistake::Malformed)
         });
         match fetched {
             Ok(request) => {

@@ -99,7 +99,7 @@ fn sessions_of_initiators_are_limited() {
                 let dc = Some(Dc { key: 0, session: 1, first: 0 });
                 let body = Body::Read { addr: BASE, rkey: 1, len: 1 };
                 let new = Packet { src_qpn, dest_qpn: target.qpn, dc, ..packet(0, body, Transport::Dc) };
-                device.arrive(cx, new);
+                device.arrive(cx, Box::new(new));
             }
             while cx.net.pop_packet(u64::MAX).is_some() {}
             device.qps[&target.qpn].sessions.len() as u32
@@ -151,13 +151,14 @@ fn memberships_violations_and_reserved_numbers_are_limited() {
 #[test]
 fn requests_in_progress_are_limited() {
     use crate::engine::reliable::MAX_IN_PROGRESS;
+    use crate::engine::requester::Counted;
     let fabric = Fabric::deterministic(1);
     let hca = fabric.device("hca").link(Link::InfiniBand).build();
     let mut end = End::new(&hca, QpKind::Rc);
     // No port has this LID.
     end.connect(7, 999, 0);
-    let others: Vec<_> =
-        on(&hca, |device, _| (0..MAX_IN_PROGRESS).map(|_| device.in_progress.add()).collect());
+    let mut others = Counted::default();
+    on(&hca, |device, _| (0..MAX_IN_PROGRESS).for_each(|_| others.add(&device.in_progress)));
     for _ in 0..3 {
         end.send(0, 10);
     }
