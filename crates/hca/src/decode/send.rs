@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Send WQEs: a control segment, segments of the transport and the opcode, data segments.
 
-use super::segment::{AV, Av, KeyUpdate, SEG, Segment, Umr, av, data, key_update, umr};
+use super::segment::{AV, Av, SEG, Segment, av, data};
+use super::umr::{KeyUpdate, SetPsv, Umr, key_update, set_psv, umr};
 use super::{Malformed, QueueKind};
 use crate::bytes::{be16, be32, be64, zero};
 use uverbs_mlx5_hw::wqe::{
     ETH_L2_MIN_HEADER_SIZE, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_NOP,
     MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND,
-    MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
+    MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_SET_PSV, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
 };
 
 /// The operation of a WQE.
@@ -59,7 +60,9 @@ pub enum Op {
         add: u64,
     },
     /// A local change of a memory key.
-    Umr(Umr),
+    Umr(Box<Umr>),
+    /// The value that a signature begins with.
+    SetPsv(SetPsv),
     /// A change of any memory key, by the kernel.
     KeyUpdate(Box<KeyUpdate>),
     /// A frame, or several frames if there is a segment size.
@@ -193,7 +196,7 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
     let imm = be32(wqe, 12);
     let mut at = SEG;
     let (mut address, mut srqn) = (None, None);
-    let local = matches!(opcode, MLX5_OPCODE_NOP | MLX5_OPCODE_UMR);
+    let local = matches!(opcode, MLX5_OPCODE_NOP | MLX5_OPCODE_UMR | MLX5_OPCODE_SET_PSV);
     if !local {
         match kind {
             QueueKind::Ud | QueueKind::Dci => {
@@ -214,7 +217,7 @@ pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Resul
     }
     let data = match op {
         // The bytes after a local operation are ignored.
-        Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => Vec::new(),
+        Op::Nop | Op::Umr(_) | Op::SetPsv(_) | Op::KeyUpdate(_) => Vec::new(),
         _ => data(wqe, at)?,
     };
     Ok(Request {
@@ -278,7 +281,8 @@ fn op(
             *at += SEG;
             Op::FetchAdd { addr, rkey, add }
         }
-        MLX5_OPCODE_UMR if connected => Op::Umr(umr(wqe, *at, imm)?),
+        MLX5_OPCODE_UMR if connected => Op::Umr(Box::new(umr(wqe, *at, imm)?)),
+        MLX5_OPCODE_SET_PSV if connected => Op::SetPsv(set_psv(wqe, *at)?),
         _ => return Err(Malformed::Opcode(opcode)),
     };
     Ok(op)

@@ -339,6 +339,7 @@ impl Device {
             device.begin_packet(&packet);
             if packet.body.is_response() {
                 device.response(cx, qp, &packet);
+                device.report_signatures(cx, qp.send_cqn);
                 return;
             }
             if qp.state == State::Rtr && !qp.established {
@@ -350,6 +351,7 @@ impl Device {
                 Transport::Uc => device.unreliable(cx, qp, &packet),
                 _ => device.request(cx, qp, &packet),
             }
+            device.report_signatures(cx, qp.recv_cqn);
         });
         if let Some(data) = packet.body.into_data() {
             cx.net.reuse(data);

@@ -16,6 +16,7 @@ mod ethernet;
 mod execute;
 pub(crate) mod flow;
 pub(crate) mod headers;
+pub(crate) mod indirect;
 pub(crate) mod mkey;
 mod model;
 mod notice;
@@ -29,6 +30,7 @@ mod requester;
 mod responder;
 pub(crate) mod rss;
 mod send;
+pub(crate) mod signature;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
