@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs, and tracking their state.
 
-use super::dv::QpOptions;
+use super::dv::{MkeyOps, QpOptions};
 use super::object::{Kind, Qp};
 use super::{Cq, Mlx5, NO_UIDX, Srq, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
@@ -291,12 +291,18 @@ fn sizes(
     mlx5: &Mlx5,
     attr: &QpInitAttr,
     has_srq: bool,
+    mkeys: MkeyOps,
     out_of_order: Option<u32>,
 ) -> Result<(SqSize, RqSize)> {
     let limits = &mlx5.facts.limits;
     let (cap, qp_type) = (&attr.cap, attr.qp_type);
     let sq = if qp_type.has_send_queue() {
-        let what = SendUse { qp_type, ops: attr.send_ops_flags, max_tso_header: attr.max_tso_header };
+        let what = SendUse {
+            qp_type,
+            ops: attr.send_ops_flags,
+            max_tso_header: attr.max_tso_header,
+            mkeys: !mkeys.is_empty(),
+        };
         size::send_queue(CREATE_QP, limits, &what, cap)?
     } else {
         SqSize::default()
@@ -373,12 +379,15 @@ pub(super) fn create(
     mlx5.owns(CREATE_QP, "td", create.td.map(ThreadDomain::context))?;
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
+    if !options.mkeys.is_empty() && attr.qp_type != QpType::Rc {
+        return Err(Error::unsupported(CREATE_QP, format!("indirect keys on {} QPs", attr.qp_type)));
+    }
     let access = mlx5.qp_access(CREATE_QP)?;
     let most = match options.out_of_order {
         true => Some(mlx5.need_out_of_order(CREATE_QP, attr.qp_type)?),
         false => None,
     };
-    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), most)?;
+    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), options.mkeys, most)?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
@@ -461,6 +470,7 @@ pub(super) fn create(
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
     let shared = if attr.qp_type == QpType::RawPacket { shared.with_checksums() } else { shared };
     let shared = if options.raw_wqes { shared.with_raw_wqes() } else { shared };
+    let shared = shared.with_mkeys(options.mkeys);
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,

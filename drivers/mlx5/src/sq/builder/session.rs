@@ -14,6 +14,8 @@ bitflags! {
     pub(super) struct Setters: u8 {
         const DATA = 1;
         const ADDRESS = 2;
+        /// Those of a WR that configures an indirect key.
+        const MKEY = 4;
     }
 
     /// The properties of a WR that exclude it from the fast path of some setters.
