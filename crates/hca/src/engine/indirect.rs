@@ -67,11 +67,12 @@ impl Indirect {
         self.list.len()
     }
 
-    /// Stores entries of the list from an index on; without one, they are the whole list.
-    pub(super) fn store(&mut self, at: Option<u16>, entries: &[[u8; 16]]) -> Result<(), Denied> {
+    /// Stores entries of the list from an index on; without one, they are the whole list. The device has room for a list of
+    /// `left` entries.
+    pub(super) fn store(&mut self, at: Option<u16>, entries: &[[u8; 16]], left: u64) -> Result<(), Denied> {
         let first = usize::from(at.unwrap_or(0));
         let end = first + entries.len();
-        if end > self.room {
+        if end > self.room || end as u64 > left {
             return Err(Denied);
         }
         let mut list = if at.is_some() { self.list.clone() } else { Vec::new() };
@@ -86,7 +87,7 @@ impl Indirect {
     }
 
     /// A list of parts of this length each: entries whose length field is not used (`MLX5_MKC_ACCESS_MODE_KSM`).
-    pub(super) fn store_equal(&mut self, entries: &[[u8; 16]], len: u32) -> Result<(), Denied> {
+    pub(super) fn store_equal(&mut self, entries: &[[u8; 16]], len: u32, left: u64) -> Result<(), Denied> {
         let entries: Vec<[u8; 16]> = entries
             .iter()
             .map(|entry| {
@@ -95,7 +96,7 @@ impl Indirect {
                 entry
             })
             .collect();
-        self.store(None, &entries)
+        self.store(None, &entries, left)
     }
 }
 

@@ -191,13 +191,11 @@ impl Mkeys {
         list: &[[u8; 16]],
         each: Option<u32>,
     ) -> Result<Kind, Denied> {
-        if list.len() as u64 * ENTRY > MAX_ENTRIES - self.entries {
-            return Err(Denied);
-        }
         let mut indirect = Indirect::new(false, list.len());
+        let left = MAX_ENTRIES.saturating_sub(self.entries) / ENTRY;
         match each {
-            Some(each) => indirect.store_equal(list, each)?,
-            None => indirect.store(None, list)?,
+            Some(each) => indirect.store_equal(list, each, left)?,
+            None => indirect.store(None, list, left)?,
         }
         (indirect.free, indirect.start, indirect.len) = (false, start, len);
         Ok(Kind::Indirect(Box::new(indirect)))
@@ -329,11 +327,8 @@ impl Mkeys {
             next.qpn = owner(umr);
         }
         if let Some(entries) = entries {
-            let added = entries.len() as u64 * ENTRY;
-            if self.entries - mkey.listed() + added > MAX_ENTRIES {
-                return Err(Denied);
-            }
-            next.store(umr.at, entries)?;
+            let others = self.entries - mkey.listed();
+            next.store(umr.at, entries, (MAX_ENTRIES - others.min(MAX_ENTRIES)) / ENTRY)?;
         }
         if has(Umr::MASK_BSF | Umr::MASK_SIG_ERR) || umr.bsf.is_some() {
             let signature = next.signature.as_mut().ok_or(Denied)?;

@@ -158,6 +158,7 @@ impl Device {
                 qp.sessions.clear();
                 qp.timer.deadline = None;
                 (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
+                qp.drain_sigerr = false;
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }

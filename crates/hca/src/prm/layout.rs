@@ -201,6 +201,7 @@ layouts! {
         STATE: 0x0, 4;
         ST: 0x8, 8;
         PM_STATE: 0x13, 2;
+        DRAIN_SIGERR: 0x25, 1;
         PD: 0x28, 24;
         MTU: 0x40, 3;
         LOG_MSG_MAX: 0x43, 5;

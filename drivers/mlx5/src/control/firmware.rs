@@ -22,6 +22,7 @@ use uverbs_core::error::{Error, Result};
 pub(super) mod op {
     pub(super) const QUERY_HCA_CAP: u16 = 0x100;
     pub(in super::super) const CREATE_MKEY: u16 = 0x200;
+    pub(in super::super) const INIT2INIT_QP: u16 = 0x50e;
     pub(in super::super) const CREATE_PSV: u16 = 0x600;
     pub(super) const RTS2RTS_QP: u16 = 0x505;
     pub(super) const QUERY_QP: u16 = 0x50b;

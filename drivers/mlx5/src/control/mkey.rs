@@ -10,7 +10,7 @@ use super::firmware::{Mailbox, op, refused};
 use crate::shared::mkey::{MkeyShared, MkeyTable, RawError, SignatureKind};
 use std::sync::Arc;
 use uverbs_core::Errno;
-use uverbs_core::control::PdHandle;
+use uverbs_core::control::{PdHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
 
 /// Bytes of the command that creates a key, and of the commands for the value of a signature.
@@ -231,6 +231,23 @@ impl Mkey {
         values.into_iter().flatten().for_each(|value| drop(value.destroy()));
         Ok(())
     }
+}
+
+/// Makes a QP in INIT stop its sends at an error of a signature, with an event (`mlx5_modify_qp_drain_sigerr()` of libmlx5).
+pub(super) fn drain_on_error(handle: &QpHandle, qpn: u32) -> Result<()> {
+    const VERB: &str = "modify_qp";
+    /// Bytes of the command, and positions: the mask of fields, the field in the QP's context.
+    const INIT2INIT: usize = 0x110;
+    const OPT_PARAM_MASK: usize = 0x80;
+    const DRAIN_SIGERR: usize = 0xc0 + 0x25;
+    let command = Mailbox::<INIT2INIT>::command(op::INIT2INIT_QP)
+        .set(0x48, 24, qpn)
+        .set(OPT_PARAM_MASK, 32, 1 << 11)
+        .set(DRAIN_SIGERR, 1, 1);
+    let mut answer = Mailbox::<PSV>::empty();
+    // SAFETY: the command changes neither the state nor the queues of the QP.
+    let done = unsafe { super::devx::modify(handle.kernel(), handle.handle(), &command.0, &mut answer.0) };
+    done.map_err(|error| refused(error, VERB, answer.0[0]))
 }
 
 /// The part that an error is about, and its values (`MLX5_SIGERR_CQE_SYNDROME_*` of libmlx5).

@@ -215,7 +215,11 @@ impl Call<'_, '_> {
             (Object::Qp(object), opcode) => {
                 // The states of queue pairs of verbs are changed by verbs.
                 let qp = self.device.qps.get(&number).ok_or(Status::BAD_RESOURCE)?;
-                if opcode != modify::RTS2RTS || qp.state != State::Rts {
+                // Neither command changes the state.
+                if !matches!(
+                    (opcode, qp.state),
+                    (modify::RTS2RTS, State::Rts) | (modify::INIT2INIT, State::Init)
+                ) {
                     return Err(Status::BAD_QP_STATE);
                 }
                 let (before, mut record) = (qp.attr.clone(), describe(qp, object.udp_sport));
