@@ -8,6 +8,11 @@ use crate::wqe::plain::{Carries, Written};
 use bitflags::bitflags;
 use uverbs_core::provider::PostError;
 
+impl Setters {
+    /// Those of a WR with data and a destination.
+    pub(super) const BOTH: Self = Self::DATA.union(Self::ADDRESS);
+}
+
 bitflags! {
     /// The setters of a WR.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
