@@ -181,6 +181,7 @@ fuzz_target!(|program: Program| {
         dump_fill_mkey: 0x300,
         fields: WcExFlags::from_bits_retain(program.fields.into()),
         clock: None,
+        mkeys: Default::default(),
     });
     let mut world = World {
         queue,

@@ -32,6 +32,11 @@ pub trait Memory: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether accesses have an effect on later ones: then each takes place at once, in every mode of order.
+    fn is_at_once(&self) -> bool {
+        false
+    }
+
     /// Copies out `to.len()` bytes at `offset`.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! Completion queue entries as bytes (`struct mlx5_cqe64`, `struct mlx5_err_cqe` of `<infiniband/mlx5dv.h>`).
 
 use crate::bytes::put;
+use crate::engine::signature::SigError;
 use uverbs_mlx5_hw::cqe as hw;
 
 /// An error syndrome with the vendor's code.
@@ -55,6 +56,8 @@ pub(crate) struct Cqe {
     pub(crate) checks: (u8, u8),
     /// Data in the entry itself.
     pub(crate) inline: Option<Vec<u8>>,
+    /// The entry is about a signature (`struct mlx5_sigerr_cqe` of libmlx5), and has no other fields.
+    pub(crate) signature: Option<SigError>,
 }
 
 impl Cqe {
@@ -74,6 +77,18 @@ impl Cqe {
     pub(crate) fn encode<const SIZE: usize>(&self, owner: u8) -> [u8; SIZE] {
         let (mut bytes, size) = ([0; SIZE], SIZE);
         let at = proper(size);
+        if let Some(error) = &self.signature {
+            let halves = [error.expected >> 32, error.actual >> 32, error.expected, error.actual];
+            for (i, half) in halves.into_iter().enumerate() {
+                put(&mut bytes, at + 16 + i * 4, &(half as u32).to_be_bytes());
+            }
+            put(&mut bytes, at + 32, &error.syndrome.to_be_bytes());
+            put(&mut bytes, at + 35, &[error.domain]);
+            put(&mut bytes, at + 36, &error.key.to_be_bytes());
+            put(&mut bytes, at + 40, &error.offset.to_be_bytes());
+            put(&mut bytes, at + 63, &[hw::MLX5_CQE_SIG_ERR << 4 | owner & 1]);
+            return bytes;
+        }
         put(&mut bytes, at + 32, &self.srqn_uidx.to_be_bytes());
         let head = u32::from(self.opcode) << 24 | self.qpn & 0xff_ffff;
         put(&mut bytes, at + 56, &head.to_be_bytes());

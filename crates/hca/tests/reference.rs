@@ -115,7 +115,7 @@ fn compare(name: &str, wr: &Value, got: &Request, sig_all: bool) {
 fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
     if wr["opcode"] == "LOCAL_INV" {
         assert_eq!(u64::from(umr.mkey), number(&wr["invalidate_rkey"]), "{name}");
-        assert!(umr.free && umr.check_qpn && umr.klm.is_none(), "{name}: {umr:?}");
+        assert!(umr.free && umr.check_qpn && umr.first().is_none(), "{name}: {umr:?}");
         return;
     }
     let info = &wr["bind_info"];
@@ -124,7 +124,7 @@ fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
     assert_eq!(u64::from(umr.variant), number(&wr["bind_rkey"]) & 0xff, "{name}");
     assert_eq!(umr.free, len == 0, "{name}");
     if len != 0 {
-        let (klm_len, mr, addr) = umr.klm.unwrap();
+        let (klm_len, mr, addr) = umr.first().unwrap();
         let klm = (u64::from(klm_len), u64::from(mr), addr);
         assert_eq!(klm, (len & 0xffff_ffff, number(&info["mr_lkey"]), number(&info["addr"])), "{name}");
         assert_eq!(umr.len, len, "{name}");

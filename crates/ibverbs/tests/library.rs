@@ -202,6 +202,11 @@ fn work_requests_can_be_encoded_by_the_program() {
 }
 
 #[test]
+fn indirect_keys_are_configured_by_work_requests() {
+    passes("mkey");
+}
+
+#[test]
 fn packets_are_steered_by_matchers() {
     passes("matcher");
 }

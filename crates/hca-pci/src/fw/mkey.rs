@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory keys: all memory, lists of pages, windows.
+//! Memory keys: all memory, lists of pages, windows and indirect keys.
 
 use super::{Call, Status};
 use crate::layout::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use uverbs_hca::front::MkeyKind;
 use uverbs_hca::front::NULL_MKEY;
 use uverbs_hca::memory::Memory;
-use uverbs_hca::prm::mkey::{KLMS, PAGES, PHYSICAL, mode, rights};
+use uverbs_hca::prm::mkey::{EQUAL_KLMS, KLMS, PAGES, PHYSICAL, indirect, mode, rights};
 
 /// Bytes of a page of a key, as a power of two at most.
 const MAX_LOG_PAGE: u32 = 40;
@@ -55,8 +55,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
             let pages = Pages::new(call.guest(), list, shift, skip, len)?;
             MkeyKind::Region { memory: Arc::new(pages), iova: start }
         }
-        // A window before it is bound; a peer may invalidate it if it is of type 2.
-        KLMS if is_free => MkeyKind::Window { two: mkc::EN_RINVAL.is_set(context), bound: None },
+        // The kernel's windows, and the keys of programs.
+        KLMS | EQUAL_KLMS => indirect(&call.device.mkeys, input)?,
         _ => return Err(Status::BAD_PARAM),
     };
     add(call, context, kind, output)

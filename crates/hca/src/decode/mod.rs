@@ -11,12 +11,14 @@ mod segment;
 mod send;
 #[cfg(test)]
 mod tests;
+mod umr;
 
 pub use recv::{RecvWqe, recv_wqe, srq_next};
-pub use segment::{Av, KeyUpdate, Segment, Umr};
+pub use segment::{Av, Segment};
 pub(crate) use send::{Ctrl, Reserved, decode};
 pub use send::{Eth, Op, Request, send_wqe};
 pub use uverbs_decode::QueueKind;
+pub use umr::{Entries, KeyUpdate, SetPsv, Umr};
 
 use core::fmt;
 
@@ -34,7 +36,7 @@ pub enum Malformed {
     Mode(u8),
     /// Inline data longer than the WQE.
     Inline,
-    /// A memory key update in a form that is not used for windows.
+    /// A memory key update with fields that do not exist.
     Umr,
     /// Invalid fields for the Ethernet header.
     Eth,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Send WQEs: a control segment, segments of the transport and the opcode, data segments.
 
-use super::segment::{AV, Av, KeyUpdate, SEG, Segment, Umr, av, data, key_update, umr};
+use super::segment::{AV, Av, SEG, Segment, av, data};
+use super::umr::{KeyUpdate, SetPsv, Umr, key_update, set_psv, umr};
 use super::{Malformed, QueueKind};
 use crate::bytes::{be16, be32, be64, zero};
 use uverbs_mlx5_hw::wqe::{
     ETH_L2_MIN_HEADER_SIZE, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_NOP,
     MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND,
-    MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
+    MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_SET_PSV, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
 };
 
 /// The operation of a WQE.
@@ -60,6 +61,8 @@ pub enum Op {
     },
     /// A local change of a memory key.
     Umr(Box<Umr>),
+    /// The value that a signature begins with.
+    SetPsv(SetPsv),
     /// A change of any memory key, by the kernel.
     KeyUpdate(Box<KeyUpdate>),
     /// A frame, or several frames if there is a segment size.
@@ -200,7 +203,7 @@ pub(crate) fn decode(
     let imm = be32(wqe, 12);
     let mut at = SEG;
     let (mut address, mut srqn) = (None, None);
-    let local = matches!(opcode, MLX5_OPCODE_NOP | MLX5_OPCODE_UMR);
+    let local = matches!(opcode, MLX5_OPCODE_NOP | MLX5_OPCODE_UMR | MLX5_OPCODE_SET_PSV);
     if !local {
         match kind {
             QueueKind::Ud | QueueKind::Dci => {
@@ -221,7 +224,7 @@ pub(crate) fn decode(
     }
     match op {
         // The bytes after a local operation are ignored.
-        Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => {}
+        Op::Nop | Op::Umr(_) | Op::SetPsv(_) | Op::KeyUpdate(_) => {}
         _ => data(wqe, at, &mut list)?,
     }
     Ok(Request {
@@ -286,6 +289,7 @@ fn op(
             Op::FetchAdd { addr, rkey, add }
         }
         MLX5_OPCODE_UMR if connected => Op::Umr(Box::new(umr(wqe, *at, imm)?)),
+        MLX5_OPCODE_SET_PSV if connected => Op::SetPsv(set_psv(wqe, *at)?),
         _ => return Err(Malformed::Opcode(opcode)),
     };
     Ok(op)

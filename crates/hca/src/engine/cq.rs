@@ -234,9 +234,22 @@ impl Device {
 
     /// Writes a completion to a CQ.
     pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: Cqe) {
+        self.report_signatures(cx, cqn);
         if let Some(cqe) = self.defer_completion(cx, cqn, cqe) {
             self.complete_now(cx, cqn, cqe);
         }
+    }
+
+    /// Writes the errors of signatures that the operation in execution had. They are before its completion. Whether there
+    /// were any.
+    pub(crate) fn report_signatures(&mut self, cx: &mut Port<'_>, cqn: u32) -> bool {
+        if !self.mkeys.errors.any() {
+            return false;
+        }
+        for error in self.mkeys.errors.take() {
+            self.complete_now(cx, cqn, Cqe { signature: Some(error), ..Cqe::default() });
+        }
+        true
     }
 
     /// As [`complete`](Self::complete), in any mode.

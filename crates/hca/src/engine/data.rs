@@ -28,7 +28,7 @@ impl Device {
                 let addr = addr.wrapping_add(at);
                 let found = self.mkeys.resolve(user, *lkey, addr, n as u64, access::LOCAL_READ);
                 match found.map_err(|Denied| Syndrome::LOCAL_PROT)? {
-                    Some((memory, offset)) if self.deferred.fills(memory, offset, out.len(), n) => {
+                    Some((memory, offset)) if self.deferred.fills(&memory, offset, out.len(), n) => {
                         out.resize(out.len() + n, 0);
                         Ok(())
                     }
@@ -89,7 +89,7 @@ impl Device {
             self.mkeys
                 .resolve(user, *lkey, addr, n as u64, access::LOCAL_WRITE)
                 .map_err(|Denied| Syndrome::LOCAL_PROT)?
-                .map_or(Ok(()), |(memory, offset)| self.write(*lkey, memory, offset, from))
+                .map_or(Ok(()), |(memory, offset)| self.write(*lkey, &memory, offset, from))
                 .map_err(|_| Syndrome::LOCAL_PROT)
         })?;
         if done == data.len() { Ok(()) } else { Err(Syndrome::LOCAL_LENGTH) }

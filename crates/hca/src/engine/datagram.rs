@@ -37,7 +37,11 @@ impl Device {
         match &request.op {
             Op::Nop => return Ok(None),
             Op::Umr(umr) => {
-                return self.mkeys.update(user, umr).map(|()| None).map_err(|_| Syndrome::MW_BIND);
+                return self.update_indirect(user, umr).map(|()| None).map_err(|_| Syndrome::MW_BIND);
+            }
+            Op::SetPsv(psv) => {
+                let set = self.mkeys.psvs.set(user.pd, psv.index, psv.signature);
+                return set.map(|()| None).map_err(|_| Syndrome::LOCAL_QP_OP);
             }
             _ => {}
         }

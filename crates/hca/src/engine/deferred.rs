@@ -51,6 +51,9 @@ impl Deferred {
 
     /// Names bytes that are read into a packet later. `false` without a mode: they are to be read now.
     pub(super) fn fills(&self, memory: &Arc<dyn Memory>, offset: u64, at: usize, len: usize) -> bool {
+        if self.is_on() && memory.is_at_once() {
+            return false;
+        }
         if self.is_on() && len > 0 {
             let memory = Arc::clone(memory);
             self.fills.borrow_mut().push(Fill { memory, offset, at, len, after: None });
@@ -109,7 +112,7 @@ impl Device {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), Fault> {
-        if !self.deferred.is_on() {
+        if !self.deferred.is_on() || memory.is_at_once() {
             return memory.write(offset, bytes);
         }
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > memory.len()) {

@@ -356,6 +356,7 @@ impl Device {
             device.begin_packet(&packet);
             if packet.body.is_response() {
                 device.response(cx, qp, &packet);
+                device.report_signatures(cx, qp.send_cqn);
                 return;
             }
             if qp.state == State::Rtr && !qp.established {
@@ -367,6 +368,7 @@ impl Device {
                 Transport::Uc => device.unreliable(cx, qp, &packet),
                 _ => device.request(cx, qp, &packet),
             }
+            device.report_signatures(cx, qp.recv_cqn);
         });
         let body = core::mem::replace(&mut packet.body, Body::Ack);
         body.into_data().into_iter().for_each(|data| cx.net.reuse(data));

@@ -408,7 +408,7 @@ impl Device {
             return Err(Refusal::Nak(Nak::Invalid));
         }
         if let Some((memory, offset)) = target
-            && self.write(writing.rkey, memory, offset, data).is_err()
+            && self.write(writing.rkey, &memory, offset, data).is_err()
         {
             resp.kept = receiving.map(|r| (r.srqn, r.taken));
             return Err(self.refuse_write(cx, qp, resp, packet, imm.is_some()));
@@ -533,7 +533,7 @@ impl Device {
         };
         let old = match target {
             Some((memory, offset)) => {
-                self.execute_atomic(memory, offset, &new).map_err(|_| Refusal::Nak(Nak::Operation))?
+                self.execute_atomic(&memory, offset, &new).map_err(|_| Refusal::Nak(Nak::Operation))?
             }
             None => 0,
         };

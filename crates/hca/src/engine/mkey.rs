@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory keys: regions, windows, and the null region's key.
+//! Memory keys: regions, windows and indirect keys ([`indirect`](super::indirect)), and the null region's key.
 
 use super::Device;
+use super::indirect::{Indirect, Walk};
+use super::signature::{Psvs, SigErrors, Signature};
 use super::table::{Table, Users};
 use crate::bytes::{be32, be64};
-use crate::decode::{KeyUpdate, Segment, Umr};
+use crate::decode::{Entries, KeyUpdate, Segment, Umr};
 use crate::memory::Memory;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The key of the null region: reads return zeros, and writes are dropped.
@@ -27,9 +30,9 @@ pub mod access {
     pub const RELAXED_ORDERING: u32 = 1 << 20;
 }
 
-/// A key does not permit the requested access.
+/// A key does not permit the requested access, or an update is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Denied;
+pub struct Denied;
 
 /// The object of a key.
 #[derive(Clone, Debug)]
@@ -41,31 +44,12 @@ pub enum Kind {
         /// Address of its first byte.
         iova: u64,
     },
-    /// A window, bound or free.
-    Window {
-        /// Whether its type is 2.
-        two: bool,
-        /// The region that it is bound to.
-        bound: Option<Bound>,
-    },
+    /// A window or an indirect key; see [`Mkeys::indirect`].
+    Indirect(Box<Indirect>),
     /// The null region: reads return zeros, and writes are dropped.
     Null,
     /// Created, but without memory: it permits no access.
     Free,
-}
-
-/// The region of a bound window.
-#[derive(Clone, Copy, Debug)]
-pub struct Bound {
-    /// First address in the window.
-    start: u64,
-    len: u64,
-    access: u32,
-    /// The QP that a type 2 window belongs to.
-    qpn: Option<u32>,
-    /// The region's key, and the address in the region of the window's first byte.
-    mr: u32,
-    addr: u64,
 }
 
 /// A memory key.
@@ -74,7 +58,7 @@ pub struct Mkey {
     /// The key itself: number and variant.
     pub(crate) key: u32,
     pub(crate) pd: u32,
-    /// The access rights of a region; those of a window are stored with its binding.
+    /// The access rights.
     pub(crate) access: u32,
     pub(crate) kind: Kind,
     /// Its pages, from updates of the key.
@@ -85,7 +69,7 @@ impl Kind {
     /// The number of the region that a window is bound to.
     fn region(&self) -> Option<u32> {
         match self {
-            Self::Window { bound: Some(bound), .. } => Some(bound.mr >> 8),
+            Self::Indirect(indirect) => indirect.region,
             _ => None,
         }
     }
@@ -110,8 +94,12 @@ pub trait Translate: Send + Sync + core::fmt::Debug {
 
 /// The numbers of 24 bits that keys have; the first ones are reserved.
 const MAX_KEYS: usize = (1 << 24) - 0x100;
-/// Maximum number of entries of the page lists of all keys of a device: 64 GiB of small pages.
+/// Maximum number of entries of the lists of all keys of a device: 64 GiB of small pages.
 const MAX_ENTRIES: u64 = 1 << 24;
+/// The entry of an indirect key takes as much memory as so many entries of a page list.
+const ENTRY: u64 = 8;
+/// Entries of a window's list.
+const WINDOW_ENTRIES: usize = 4;
 /// Bits of `struct mlx5_mkey_seg`'s third byte and its neighbour (`mkc` of the PRM): free, atomic, remote write and read,
 /// local write.
 const FREE: u8 = 1 << 6;
@@ -129,8 +117,10 @@ pub(crate) struct User {
     pub(crate) qpn: u32,
 }
 
-/// The memory of a key; `None` for the null region.
-pub(crate) type Target<'a> = Option<(&'a Arc<dyn Memory>, u64)>;
+/// The memory of a key, which that of an indirect one is made for; `None` for the null region.
+pub(crate) type Target<'a> = Option<(Cow<'a, Arc<dyn Memory>>, u64)>;
+/// As [`Target`], without a key.
+pub(super) type OwnTarget = Option<(Arc<dyn Memory>, u64)>;
 
 /// All keys of a device by number, the upper 24 bits.
 #[derive(Debug, Default)]
@@ -141,8 +131,12 @@ pub struct Mkeys {
     of_pds: Users,
     /// The windows that are bound to each region, by its number.
     windows: Users,
-    /// The entries of all page lists that updates have written.
+    /// The entries of all lists that updates have written.
     entries: u64,
+    /// The values that signatures begin with.
+    pub psvs: Psvs,
+    /// The errors of signatures that no queue has reported yet.
+    pub(super) errors: Arc<SigErrors>,
 }
 
 impl Mkeys {
@@ -165,11 +159,49 @@ impl Mkeys {
         }
         let key = self.next << 8 | u32::from(variant);
         self.count(pd, kind.region(), true);
-        self.map.insert(self.next, Mkey { key, pd, access, kind, pages: None });
+        let mkey = Mkey { key, pd, access, kind, pages: None };
+        self.entries += mkey.listed();
+        self.map.insert(self.next, mkey);
         Some(key)
     }
 
-    /// The entries of all page lists.
+    /// A window or an indirect key that is free and has no list yet: whether a peer may invalidate it, the number of entries of
+    /// its list, and whether it may have a signature.
+    #[must_use]
+    pub fn indirect(&self, by_peer: bool, room: usize, signs: bool) -> Kind {
+        let mut indirect = Indirect::new(by_peer, room);
+        indirect.signature = signs.then(|| Box::new(Signature::new(&self.errors)));
+        Kind::Indirect(Box::new(indirect))
+    }
+
+    /// A window: its list has one entry, which comes with padding.
+    #[must_use]
+    pub fn window(&self, two: bool) -> Kind {
+        self.indirect(two, WINDOW_ENTRIES, false)
+    }
+
+    /// An indirect key in use from address `start` on, with this list; with a length, all parts have it.
+    ///
+    /// # Errors
+    /// The list is invalid, or too long for the device.
+    pub fn listed_key(
+        &self,
+        start: u64,
+        len: u64,
+        list: &[[u8; 16]],
+        each: Option<u32>,
+    ) -> Result<Kind, Denied> {
+        let mut indirect = Indirect::new(false, list.len());
+        let left = MAX_ENTRIES.saturating_sub(self.entries) / ENTRY;
+        match each {
+            Some(each) => indirect.store_equal(list, each, left)?,
+            None => indirect.store(None, list, left)?,
+        }
+        (indirect.free, indirect.start, indirect.len) = (false, start, len);
+        Ok(Kind::Indirect(Box::new(indirect)))
+    }
+
+    /// The entries of all lists.
     #[cfg(test)]
     pub(crate) fn listed(&self) -> u64 {
         self.entries
@@ -244,79 +276,93 @@ impl Mkeys {
                 if mkey.pd != user.pd || mkey.access & need != need {
                     return Err(Denied);
                 }
-                Ok(Some((memory, inside(addr, len, *iova, memory.len())?)))
+                Ok(Some((Cow::Borrowed(memory), inside(addr, len, *iova, memory.len())?)))
             }
-            Kind::Window { bound, .. } => {
-                let bound = bound.as_ref().ok_or(Denied)?;
-                if bound.qpn.is_some_and(|qpn| qpn != user.qpn) || mkey.pd != user.pd {
-                    return Err(Denied);
-                }
-                if bound.access & need != need {
-                    return Err(Denied);
-                }
-                let offset = inside(addr, len, bound.start, bound.len)?;
-                // The window's rights are checked; those of the region were checked when it was bound.
-                match self.get(bound.mr).map(|mr| &mr.kind) {
-                    Some(Kind::Region { memory, iova }) => {
-                        let addr = bound.addr.checked_add(offset).ok_or(Denied)?;
-                        Ok(Some((memory, inside(addr, len, *iova, memory.len())?)))
-                    }
-                    _ => Err(Denied),
-                }
+            Kind::Indirect(_) => {
+                let found = Walk::new(self, user).resolve(key, (addr, len), need, 0)?;
+                Ok(found.map(|(memory, offset)| (Cow::Owned(memory), offset)))
             }
         }
     }
 
-    /// Executes an update of a key: binds or invalidates a window.
-    pub(crate) fn update(&mut self, user: User, umr: &Umr) -> Result<(), Denied> {
+    /// Executes an update of a window or an indirect key, with the new entries of its list.
+    pub(crate) fn update(
+        &mut self,
+        user: User,
+        umr: &Umr,
+        entries: Option<&[[u8; 16]]>,
+    ) -> Result<(), Denied> {
         // A window is found by its number only: after an invalidation the owner does not know its variant.
-        let key = self.map.get(&(umr.mkey >> 8)).ok_or(Denied)?;
-        let Kind::Window { two, bound } = &key.kind else { return Err(Denied) };
-        let (two, now) = (*two, *bound);
-        if key.pd != user.pd || umr.mask & (Umr::MASK_FREE | Umr::MASK_KEY) != Umr::MASK_FREE | Umr::MASK_KEY
-        {
+        let mkey = self.map.get(&(umr.mkey >> 8)).ok_or(Denied)?;
+        let Kind::Indirect(now) = &mkey.kind else { return Err(Denied) };
+        // Every QP may change a key that belongs to no QP.
+        let foreign = now.qpn.is_some_and(|qpn| qpn != user.qpn);
+        if mkey.pd != user.pd || umr.check_free && !now.free {
             return Err(Denied);
         }
-        if umr.check_free && now.is_some() {
+        if umr.check_qpn && (now.free || foreign || mkey.key != umr.mkey) {
             return Err(Denied);
         }
-        // Every QP may change a window that belongs to no QP.
-        let foreign = now.is_none_or(|b| b.qpn.is_some_and(|qpn| qpn != user.qpn));
-        if umr.check_qpn && (foreign || key.key != umr.mkey) {
-            return Err(Denied);
+        let has = |bit: u64| umr.mask & bit != 0;
+        let mut next = now.clone();
+        let mut access = mkey.access;
+        if has(Umr::MASK_FREE) {
+            next.free = umr.free;
         }
-        let bound = if umr.free { None } else { Some(self.bind(user, umr)?) };
-        self.alter(umr.mkey >> 8, |key| {
-            key.key = key.key & !0xff | u32::from(umr.variant);
-            key.kind = Kind::Window { two, bound };
+        if has(Umr::MASK_LEN) {
+            next.len = umr.len;
+        }
+        if has(Umr::MASK_START) {
+            next.start = umr.start;
+        }
+        if has(Umr::MASK_ACCESS) {
+            access = rights(umr.access);
+        }
+        if next.free {
+            (next.qpn, next.region) = (None, None);
+        } else if is_bind(umr) {
+            let region = self.bind(user, umr, access)?;
+            (next.qpn, next.region) = (owner(umr), Some(region));
+        } else if has(Umr::MASK_QPN) {
+            next.qpn = owner(umr);
+        }
+        if let Some(entries) = entries {
+            let others = self.entries - mkey.listed();
+            next.store(umr.at, entries, (MAX_ENTRIES - others.min(MAX_ENTRIES)) / ENTRY)?;
+        }
+        if has(Umr::MASK_BSF | Umr::MASK_SIG_ERR) || umr.bsf.is_some() {
+            let signature = next.signature.as_mut().ok_or(Denied)?;
+            if let Some(bsf) = &umr.bsf {
+                signature.store(bsf, &self.psvs, user.pd)?;
+            }
+            if has(Umr::MASK_BSF) {
+                signature.enable(umr.signs);
+            }
+            if has(Umr::MASK_SIG_ERR) {
+                signature.arm();
+            }
+        }
+        self.alter(umr.mkey >> 8, |mkey| {
+            if has(Umr::MASK_KEY) {
+                mkey.key = mkey.key & !0xff | u32::from(umr.variant);
+            }
+            (mkey.access, mkey.kind) = (access, Kind::Indirect(next));
         });
         Ok(())
     }
 
-    fn bind(&self, user: User, umr: &Umr) -> Result<Bound, Denied> {
+    /// Checks the update that binds a window; returns the number of the region.
+    fn bind(&self, user: User, umr: &Umr, access: u32) -> Result<u32, Denied> {
         let needed = Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS;
         // A type 2 window belongs to the QP that binds it; a type 1 window belongs to none. The key does not have the
         // type: libmlx5's builder names the QP for both.
-        let named = umr.mask & Umr::MASK_QPN != 0 && umr.qpn != 0xff_ffff;
-        if umr.mask & needed != needed || named && umr.qpn != user.qpn {
+        if umr.mask & needed != needed || owner(umr).is_some_and(|qpn| qpn != user.qpn) {
             return Err(Denied);
         }
-        let (klm_len, mr, addr) = umr.klm.ok_or(Denied)?;
+        let (klm_len, mr, addr) = umr.first().ok_or(Denied)?;
         let klm_len = if klm_len == 0 { 1 << 31 } else { u64::from(klm_len) };
         if umr.len == 0 || klm_len != umr.len {
             return Err(Denied);
-        }
-        let mut access = 0;
-        // `MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_*`
-        for (bit, right) in [
-            (1 << 3, access::LOCAL_WRITE),
-            (1 << 4, access::REMOTE_READ),
-            (1 << 5, access::REMOTE_WRITE),
-            (1 << 6, access::REMOTE_ATOMIC),
-        ] {
-            if umr.access & bit != 0 {
-                access |= right;
-            }
         }
         let region = self.get(mr).ok_or(Denied)?;
         let Kind::Region { memory, iova } = &region.kind else { return Err(Denied) };
@@ -328,7 +374,7 @@ impl Mkeys {
             return Err(Denied);
         }
         inside(addr, umr.len, *iova, memory.len())?;
-        Ok(Bound { start: umr.start, len: umr.len, access, qpn: named.then_some(user.qpn), mr, addr })
+        Ok(mr >> 8)
     }
 
     /// Whether a key is of this domain.
@@ -342,12 +388,17 @@ impl Mkeys {
         self.windows.has(&(key >> 8))
     }
 
-    /// A peer's invalidation: the key must be a type 2 window bound by this QP.
+    /// A peer's invalidation: the key must permit it, as windows of type 2 do, and belong to this QP or to none.
     pub(crate) fn invalidate(&mut self, user: User, rkey: u32) -> Result<(), Denied> {
         self.get(rkey).ok_or(Denied)?;
-        let result = self.alter(rkey >> 8, |key| match &mut key.kind {
-            Kind::Window { two: true, bound } if bound.is_some_and(|b| b.qpn == Some(user.qpn)) => {
-                *bound = None;
+        let result = self.alter(rkey >> 8, |mkey| match &mut mkey.kind {
+            Kind::Indirect(key)
+                if key.by_peer
+                    && !key.free
+                    && mkey.pd == user.pd
+                    && key.qpn.is_none_or(|qpn| qpn == user.qpn) =>
+            {
+                (key.free, key.qpn, key.region) = (true, None, None);
                 Ok(())
             }
             _ => Err(Denied),
@@ -356,10 +407,31 @@ impl Mkeys {
     }
 }
 
+/// Whether an update binds a window. Updates of indirect keys change neither the key nor its first address.
+fn is_bind(umr: &Umr) -> bool {
+    let both = Umr::MASK_KEY | Umr::MASK_START;
+    umr.mask & both == both
+}
+
+/// The QP that a key belongs to after an update.
+fn owner(umr: &Umr) -> Option<u32> {
+    (umr.mask & Umr::MASK_QPN != 0 && umr.qpn != 0xff_ffff).then_some(umr.qpn)
+}
+
+/// The rights of an update, `MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_*`.
+fn rights(flags: u8) -> u32 {
+    let rights = RIGHTS.iter().filter(|(_, bit, _)| flags & bit != 0);
+    rights.fold(access::LOCAL_READ, |all, (_, _, right)| all | right)
+}
+
 impl Mkey {
-    /// The entries of its page list.
+    /// The entries of its lists.
     fn listed(&self) -> u64 {
-        self.pages.as_ref().map_or(0, |pages| pages.entries.len() as u64)
+        let pages = self.pages.as_ref().map_or(0, |pages| pages.entries.len() as u64);
+        match &self.kind {
+            Kind::Indirect(indirect) => pages + indirect.listed() as u64 * ENTRY,
+            _ => pages,
+        }
     }
 
     /// Applies an update of the kernel; `part` is the new part of the page list, which was already read. The list may have
@@ -432,6 +504,32 @@ impl Mkey {
 }
 
 impl Device {
+    /// Executes an update of a window or an indirect key.
+    pub(crate) fn update_indirect(&mut self, user: User, umr: &Umr) -> Result<(), Denied> {
+        let read;
+        let entries = match &umr.entries {
+            Entries::Kept => None,
+            Entries::Inline(entries) => Some(&entries[..]),
+            Entries::Memory(count, Segment::Memory { length, lkey, addr }) => {
+                let len = u64::from(*count) * 16;
+                if len > u64::from(*length) {
+                    return Err(Denied);
+                }
+                let mut bytes = vec![[0; 16]; usize::from(*count)];
+                if let Some((memory, offset)) =
+                    self.mkeys.resolve(user, *lkey, *addr, len, access::LOCAL_READ)?
+                {
+                    memory.read(offset, bytes.as_flattened_mut()).map_err(|_| Denied)?;
+                }
+                read = bytes;
+                Some(&read[..])
+            }
+            Entries::Memory(..) => return Err(Denied),
+        };
+        self.updated += entries.map_or(0, |entries| entries.len() as u64);
+        self.mkeys.update(user, umr, entries)
+    }
+
     /// Executes an update of the kernel's queue, which has no protection domain and may change any key.
     pub(crate) fn update_key(&mut self, update: &KeyUpdate) -> Result<(), Denied> {
         let translate = self.translate.clone().ok_or(Denied)?;
@@ -466,7 +564,7 @@ impl Device {
 }
 
 /// The offset of `len` bytes at `addr` in a range that starts at `start`.
-fn inside(addr: u64, len: u64, start: u64, size: u64) -> Result<u64, Denied> {
+pub(super) fn inside(addr: u64, len: u64, start: u64, size: u64) -> Result<u64, Denied> {
     let offset = addr.checked_sub(start).ok_or(Denied)?;
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(offset),

@@ -16,6 +16,7 @@ mod ethernet;
 mod execute;
 pub(crate) mod flow;
 pub(crate) mod headers;
+pub(crate) mod indirect;
 pub(crate) mod mkey;
 mod model;
 mod notice;
@@ -30,6 +31,7 @@ mod responder;
 mod rings;
 pub(crate) mod rss;
 mod send;
+pub(crate) mod signature;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

@@ -86,6 +86,8 @@ pub struct Qp {
     pub(super) uses: Uses,
     /// Whether a send has failed since the last reset.
     pub(crate) send_failed: bool,
+    /// Whether the first error of a signature moves it to SQD, with an event (`drain_sigerr`).
+    pub(crate) drain_sigerr: bool,
 }
 
 impl Qp {
@@ -119,6 +121,7 @@ impl Qp {
             last_wqe: false,
             uses: Uses::default(),
             send_failed: false,
+            drain_sigerr: false,
         }
     }
 
@@ -156,6 +159,7 @@ impl Device {
                 qp.sessions.clear();
                 qp.timer.deadline = None;
                 (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
+                qp.drain_sigerr = false;
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }

@@ -54,11 +54,14 @@ impl Device {
             if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
             }
-            if qp.req.send != qp.req.next {
-                if !self.send_packet(cx, qp) {
-                    break;
-                }
-            } else if !self.start_next(cx, qp) {
+            let goes_on = match qp.req.send != qp.req.next {
+                true => self.send_packet(cx, qp),
+                false => self.start_next(cx, qp),
+            };
+            if self.report_signatures(cx, qp.send_cqn) && qp.drain_sigerr && qp.state == State::Rts {
+                (qp.state, qp.attr.notify_drained) = (State::Sqd, true);
+            }
+            if !goes_on {
                 break;
             }
         }
@@ -125,8 +128,14 @@ impl Device {
         let count = match &request.op {
             Op::Nop => 0,
             Op::Umr(umr) => {
-                if self.mkeys.update(user, umr) == Err(Denied) {
+                if self.update_indirect(user, umr) == Err(Denied) {
                     failed = Some(Syndrome::MW_BIND);
+                }
+                0
+            }
+            Op::SetPsv(psv) => {
+                if self.mkeys.psvs.set(user.pd, psv.index, psv.signature) == Err(Denied) {
+                    failed = Some(Syndrome::LOCAL_QP_OP);
                 }
                 0
             }
@@ -214,7 +223,9 @@ impl Device {
                 Ok(Body::Atomic { addr, rkey, op: Atomic::CmpSwap { compare, swap } })
             }
             Op::FetchAdd { addr, rkey, add } => Ok(Body::Atomic { addr, rkey, op: Atomic::FetchAdd(add) }),
-            Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) | Op::Frame(_) => Err(Syndrome::LOCAL_QP_OP),
+            Op::Nop | Op::Umr(_) | Op::SetPsv(_) | Op::KeyUpdate(_) | Op::Frame(_) => {
+                Err(Syndrome::LOCAL_QP_OP)
+            }
         };
         let body = match body {
             Ok(body) => body,

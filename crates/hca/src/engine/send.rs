@@ -197,6 +197,7 @@ impl Device {
                 }
                 _ => self.send_frame(cx, qp, &request, first, &mut room),
             };
+            self.report_signatures(cx, qp.send_cqn);
             match result {
                 Ok(Some(next)) => qp.req.break_off(request, next),
                 Ok(None) => self.complete_send(cx, qp, &request, Ok(None)),

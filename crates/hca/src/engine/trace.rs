@@ -93,7 +93,7 @@ impl Device {
         cx.trace(qpn, StepKind::Placed, || {
             let start = self.mkeys.get(key).and_then(|mkey| match mkey.kind {
                 Kind::Region { iova, .. } => Some(iova),
-                Kind::Window { .. } | Kind::Null | Kind::Free => None,
+                Kind::Indirect(_) | Kind::Null | Kind::Free => None,
             });
             let at = start.map_or(String::new(), |start| format!(" + {}", addr.wrapping_sub(start)));
             (

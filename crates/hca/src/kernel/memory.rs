@@ -190,7 +190,8 @@ impl Call<'_, '_> {
             IB_MW_TYPE_2 => true,
             _ => return Err(Errno::EINVAL),
         };
-        let rkey = self.new_key(pd, 0, Kind::Window { two, bound: None })?;
+        let window = self.device.mkeys.window(two);
+        let rkey = self.new_key(pd, 0, window)?;
         let mw_handle = self.add(Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
         core_out(c, ib_uverbs_alloc_mw_resp { mw_handle, rkey, ..Default::default() }.as_bytes())
     }

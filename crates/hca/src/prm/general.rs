@@ -118,6 +118,14 @@ pub mod cap {
     pub const HCA_CAP_2: Field = Field::new(0x20, 1);
     /// `RTS2RTS_QP` changes the UDP source port.
     pub const RTS2RTS_QP_UDP_SPORT: Field = Field::new(0x151, 1);
+    /// Errors of signatures have a domain and a type; with `sho`, the device has signatures.
+    pub const SIGERR_DOMAIN_AND_SIG_TYPE: Field = Field::new(0x480, 1);
+    /// Signatures of blocks of 4,048 bytes.
+    pub const SIG_BLOCK_4048: Field = Field::new(0x1f0, 1);
+    /// Signatures that are a CRC-32C or a CRC64_XP10.
+    pub const SIG_CRC32C: Field = Field::new(0x148, 1);
+    /// See [`SIG_CRC32C`].
+    pub const SIG_CRC64_XP10: Field = Field::new(0x147, 1);
     /// QPs of each type whose receives are consumed and whose messages arrive in any order (`OOO_ALL`).
     pub const DP_ORDERING_OOO_ALL: [Field; 5] = [
         Field::new(0x330, 1),

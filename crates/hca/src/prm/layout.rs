@@ -139,6 +139,19 @@ layouts! {
     query_mkey_out {
         MEMORY_KEY_MKEY_ENTRY: 0x80, 512;
     }
+    create_psv_in {
+        NUM_PSV: 0x40, 4;
+        PD: 0x48, 24;
+    }
+    create_psv_out {
+        PSV0_INDEX: 0x88, 24;
+        PSV1_INDEX: 0xa8, 24;
+        PSV2_INDEX: 0xc8, 24;
+        PSV3_INDEX: 0xe8, 24;
+    }
+    destroy_psv_in {
+        PSVN: 0x48, 24;
+    }
     mkc {
         FREE: 0x1, 1;
         ACCESS_MODE_4_2: 0x3, 3;
@@ -150,10 +163,13 @@ layouts! {
         ACCESS_MODE_1_0: 0x16, 2;
         MKEY_7_0: 0x38, 8;
         LENGTH64: 0x60, 1;
+        BSF_EN: 0x61, 1;
         EN_RINVAL: 0x67, 1;
         PD: 0x68, 24;
         START_ADDR: 0x80, 64;
         LEN: 0xc0, 64;
+        BSF_OCTWORD_SIZE: 0x100, 32;
+        TRANSLATIONS_OCTWORD_SIZE: 0x1a0, 32;
         LOG_PAGE_SIZE: 0x1db, 5;
     }
     create_qp_in {
@@ -185,6 +201,7 @@ layouts! {
         STATE: 0x0, 4;
         ST: 0x8, 8;
         PM_STATE: 0x13, 2;
+        DRAIN_SIGERR: 0x25, 1;
         PD: 0x28, 24;
         MTU: 0x40, 3;
         LOG_MSG_MAX: 0x43, 5;
@@ -758,6 +775,7 @@ layouts! {
         UMR_INDIRECT_MKEY_DISABLED: 0x209, 1;
         DC_REQ_SCAT_DATA_CQE: 0x20c, 1;
         SCTR_DATA_CQE: 0x215, 1;
+        SHO: 0x217, 1;
         DCT: 0x21a, 1;
         ETH_NET_OFFLOADS: 0x21c, 1;
         ROCE: 0x21d, 1;

@@ -21,6 +21,8 @@ mod optional {
     pub(super) const PRIMARY_PATH: u32 = 1 << 7;
     pub(super) const SRA_MAX: u32 = 1 << 8;
     pub(super) const RRA_MAX: u32 = 1 << 9;
+    /// `MLX5_QPC_OPT_MASK_INIT2INIT_DRAIN_SIGERR` of libmlx5, for that transition only.
+    pub(super) const DRAIN_SIGERR: u32 = 1 << 11;
     pub(super) const RETRY_COUNT: u32 = 1 << 12;
     pub(super) const RNR_RETRY: u32 = 1 << 13;
     pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
@@ -71,6 +73,8 @@ fn transition(opcode: u16) -> Option<(&'static [State], State, Sets)> {
 
 /// `MLX5_CMD_OP_RTS2RTS_QP`
 pub const RTS2RTS: u16 = op::RTS2RTS;
+/// `MLX5_CMD_OP_INIT2INIT_QP`
+pub const INIT2INIT: u16 = op::INIT2INIT;
 
 /// Executes a command that modifies a queue pair whose context is `record`.
 ///
@@ -93,6 +97,12 @@ pub fn execute(
                 return Err(Status::BAD_QP_STATE);
             }
             apply(qp, record, input, sets, device.ethernet);
+            if opcode == op::INIT2INIT && modify_in::OPT_PARAM_MASK.get32(input) & optional::DRAIN_SIGERR != 0
+            {
+                let wanted = modify_in::QPC.bytes(input);
+                copy(wanted, record, &[qpc::DRAIN_SIGERR]);
+                qp.drain_sigerr = qpc::DRAIN_SIGERR.is_set(wanted);
+            }
             to
         }
     };

@@ -4,7 +4,7 @@ use super::object::{ibv_cq, ibv_dm, ibv_pd, ibv_srq};
 use super::qp::ibv_qp;
 use super::wq::ibv_wq;
 use core::ffi::{c_int, c_void};
-use uverbs_core::wr::IbvAh;
+use uverbs_core::wr::{IbvAh, Sge};
 
 /// A function that this library does not have: NULL in its struct.
 type Missing = Option<unsafe extern "C" fn()>;
@@ -125,17 +125,87 @@ c_struct! {
     struct mlx5dv_qp_ex {
         comp_mask: u64,
         wr_set_dc_addr: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut IbvAh, u32, u64)>,
-        wr_mr_interleaved: Missing,
-        wr_mr_list: Missing,
-        wr_mkey_configure: Missing,
-        wr_set_mkey_access_flags: Missing,
-        wr_set_mkey_layout_list: Missing,
-        wr_set_mkey_layout_interleaved: Missing,
-        wr_set_mkey_sig_block: Missing,
+        wr_mr_interleaved: Option<
+            unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut mlx5dv_mkey, u32, u32, u16, *mut mlx5dv_mr_interleaved),
+        >,
+        wr_mr_list: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut mlx5dv_mkey, u32, u16, *mut Sge)>,
+        wr_mkey_configure: Option<
+            unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut mlx5dv_mkey, u8, *mut mlx5dv_mkey_conf_attr),
+        >,
+        wr_set_mkey_access_flags: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, u32)>,
+        wr_set_mkey_layout_list: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, u16, *const Sge)>,
+        wr_set_mkey_layout_interleaved:
+            Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, u32, u16, *const mlx5dv_mr_interleaved)>,
+        wr_set_mkey_sig_block: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *const mlx5dv_sig_block_attr)>,
         wr_raw_wqe: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *const c_void)>,
         wr_set_dc_addr_stream: Option<unsafe extern "C" fn(*mut mlx5dv_qp_ex, *mut IbvAh, u32, u64, u16)>,
         wr_memcpy: Missing,
         wr_set_mkey_crypto: Missing,
+    }
+
+    struct mlx5dv_mkey_init_attr {
+        pd: *mut ibv_pd,
+        create_flags: u32,
+        max_entries: u16,
+    }
+
+    struct mlx5dv_mkey {
+        lkey: u32,
+        rkey: u32,
+    }
+
+    struct mlx5dv_mkey_conf_attr {
+        conf_flags: u32,
+        comp_mask: u64,
+    }
+
+    struct mlx5dv_mr_interleaved {
+        addr: u64,
+        bytes_count: u32,
+        bytes_skip: u32,
+        lkey: u32,
+    }
+
+    struct mlx5dv_sig_t10dif {
+        bg_type: u32,
+        bg: u16,
+        app_tag: u16,
+        ref_tag: u32,
+        flags: u16,
+    }
+
+    struct mlx5dv_sig_crc {
+        r#type: u32,
+        seed: u64,
+    }
+
+    struct mlx5dv_sig_block_domain {
+        sig_type: u32,
+        /// A union of pointers to `mlx5dv_sig_t10dif` and `mlx5dv_sig_crc`.
+        sig: *const c_void,
+        block_size: u32,
+        comp_mask: u64,
+    }
+
+    struct mlx5dv_sig_block_attr {
+        mem: *const mlx5dv_sig_block_domain,
+        wire: *const mlx5dv_sig_block_domain,
+        flags: u32,
+        check_mask: u8,
+        copy_mask: u8,
+        comp_mask: u64,
+    }
+
+    struct mlx5dv_sig_err {
+        actual_value: u64,
+        expected_value: u64,
+        offset: u64,
+    }
+
+    struct mlx5dv_mkey_err {
+        err_type: u32,
+        /// A union with one member.
+        err: mlx5dv_sig_err,
     }
 
     struct mlx5dv_qp {

@@ -19,7 +19,7 @@ use uverbs_core::attr::{CqInitAttr, QpInitAttr, QpType};
 use uverbs_core::control::CompChannelHandle;
 use uverbs_core::provider::{DctCreate, QpCreate, RssQpCreate};
 use uverbs_mlx5::Mlx5;
-use uverbs_mlx5::dv::{CqOptions, QpFlags, QpOptions};
+use uverbs_mlx5::dv::{CqOptions, MkeyOps, QpFlags, QpOptions};
 
 /// `enum mlx5dv_cq_init_attr_mask`. This library does not read compressed entries, and does not request padded ones.
 mod cq_mask {
@@ -62,7 +62,7 @@ mod qp_mask {
     pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
 }
 
-/// `enum mlx5dv_qp_create_flags`. That which concerns signatures (`SIG_PIPELINING`) is missing.
+/// `enum mlx5dv_qp_create_flags`
 mod create_flag {
     pub(super) const TUNNEL_OFFLOADS: u32 = 1 << 0;
     pub(super) const TIR_ALLOW_SELF_LOOPBACK_UC: u32 = 1 << 1;
@@ -70,11 +70,13 @@ mod create_flag {
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
     pub(super) const PACKET_BASED_CREDIT_MODE: u32 = 1 << 5;
+    pub(super) const SIG_PIPELINING: u32 = 1 << 6;
     pub(super) const OOO_DP: u32 = 1 << 7;
 }
 
-/// `MLX5DV_QP_EX_WITH_RAW_WQE` of `enum mlx5dv_qp_create_send_ops_flags`. The others are about indirect keys and copies by
-/// the device.
+/// `enum mlx5dv_qp_create_send_ops_flags`, of which copies by the device are missing: those about indirect keys, and
+/// `MLX5DV_QP_EX_WITH_RAW_WQE`.
+const WITH_MKEYS: u64 = MkeyOps::all().bits() as u64;
 const WITH_RAW_WQE: u64 = 1 << 3;
 
 /// `enum mlx5dv_dc_type`
@@ -114,6 +116,8 @@ struct Special {
     without_data_in_completions: bool,
     flags: QpFlags,
     raw_wqes: bool,
+    mkeys: MkeyOps,
+    signature_pipelining: bool,
     out_of_order: bool,
 }
 
@@ -139,8 +143,9 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
     let has = |bit| attr.comp_mask & bit != 0;
     let flags = if has(qp_mask::CREATE_FLAGS) { attr.create_flags } else { 0 };
     let ops = if has(qp_mask::SEND_OPS_FLAGS) { attr.send_ops_flags } else { 0 };
-    let known = FLAGS.iter().fold(flag::DISABLE_SCATTER_TO_CQE | flag::OOO_DP, |all, (bit, _)| all | bit);
-    if has(!qp_mask::ALL) || flags & !known != 0 || ops & !WITH_RAW_WQE != 0 {
+    let others = flag::DISABLE_SCATTER_TO_CQE | flag::SIG_PIPELINING | flag::OOO_DP;
+    let known = FLAGS.iter().fold(others, |all, (bit, _)| all | bit);
+    if has(!qp_mask::ALL) || flags & !known != 0 || ops & !(WITH_RAW_WQE | WITH_MKEYS) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     const BOTH: u32 = flag::DISABLE_SCATTER_TO_CQE | flag::ALLOW_SCATTER_TO_CQE;
@@ -156,6 +161,8 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
         without_data_in_completions: flags & flag::DISABLE_SCATTER_TO_CQE != 0,
         flags: FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, ours)| *ours).collect(),
         raw_wqes: ops & WITH_RAW_WQE != 0,
+        mkeys: MkeyOps::from_bits_truncate(ops as u8),
+        signature_pipelining: flags & flag::SIG_PIPELINING != 0,
         out_of_order: flags & flag::OOO_DP != 0,
     })
 }
@@ -192,8 +199,9 @@ fn create_by(
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
     let allocator = parents.pd.as_ref().and_then(|pd| pd.own().allocator());
-    let Special { raw_wqes, flags, out_of_order, .. } = special;
-    let options = QpOptions { allocator: allocator.as_ref(), raw_wqes, flags, out_of_order };
+    let Special { raw_wqes, mkeys, signature_pipelining, flags, out_of_order, .. } = special;
+    let allocator = allocator.as_ref();
+    let options = QpOptions { allocator, raw_wqes, mkeys, signature_pipelining, flags, out_of_order };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
         // SAFETY: data in completions are copied to addresses of this process, as in C (the contract of ibv_post_send(3)).
@@ -232,6 +240,7 @@ fn target(
     ensure(attr.qp_type == QpType::Driver as u32)?;
     // As in libmlx5, a target has no other options. Its short data are never in completions.
     ensure(attr.comp_mask == mask::PD && special.flags.is_empty() && !special.raw_wqes)?;
+    ensure(special.mkeys.is_empty() && !special.signature_pipelining)?;
     let here = context.open()?;
     let cq = cq::of(open, parents.recv_cq.as_ref().ok_or(Errno::EINVAL)?)?;
     let srq = srq::of(open, parents.srq.as_ref().ok_or(Errno::EINVAL)?)?;

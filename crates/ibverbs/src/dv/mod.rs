@@ -14,6 +14,7 @@
 //! | `dm` | device memory |
 //! | `devx`, `devx_events` | commands for the firmware, the objects that they create, and their events |
 //! | `mr` | regions of a dma-buf |
+//! | `mkey`, `wr_mkey` | indirect keys, and the work requests that configure them |
 //! | `extra` | packet pacing, pages of virtio devices, virtual ports |
 //! | `firmware` | settings of QPs by commands for the firmware |
 //! | `steering` | matchers and their rules |
@@ -32,6 +33,7 @@ mod dr;
 mod extra;
 pub(crate) mod firmware;
 mod init_obj;
+mod mkey;
 mod mr;
 mod qp_ex;
 mod query;
@@ -40,6 +42,7 @@ mod removed;
 mod share;
 mod steering;
 mod uar;
+mod wr_mkey;
 
 use crate::abi::context::ibv_context;
 use crate::arg::Arg;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions of `struct mlx5dv_qp_ex` (mlx5dv_wr_post(3)): the target of a DC initiator's work request, and work requests
-//! that the program has encoded.
+//! that the program has encoded. Those about indirect keys are in [`wr_mkey`](super::wr_mkey).
 //!
 //! Functions that are not implemented are NULL. A program requests them by `send_ops_flags` of mlx5dv_create_qp(3),
 //! which fails then.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use super::wr_mkey::{self, Pending};
 use crate::abi::Zeroed as _;
 use crate::abi::mlx5dv::mlx5dv_qp_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
@@ -15,9 +16,11 @@ use crate::errno::{Errno, Outcome};
 use crate::object::qp;
 use core::ffi::c_void;
 use core::{ptr, slice};
+use std::sync::{Mutex, MutexGuard};
 use uverbs_core::provider::{PostError, WrBuilder as _};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::{IbvAh, RawAh};
+use uverbs_mlx5::dv::MkeyOps;
 use uverbs_mlx5::{Ah, Mlx5, SendQueue};
 
 /// C's part, and the queue pair that it belongs to.
@@ -25,11 +28,13 @@ use uverbs_mlx5::{Ah, Mlx5, SendQueue};
 struct Functions {
     public: mlx5dv_qp_ex,
     qp: *mut ibv_qp,
+    /// A work request about an indirect key whose setters are not all called.
+    pending: Mutex<Option<Pending>>,
 }
 
 // SAFETY: the pointer is used only in functions that C calls, whose contract allows any thread.
 unsafe impl Send for Functions {}
-// SAFETY: as for `Send`; the struct is not changed after its creation.
+// SAFETY: as for `Send`; the other fields are not changed after its creation, except by the mutex.
 unsafe impl Sync for Functions {}
 
 /// # Safety
@@ -42,12 +47,26 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: Arg<'_, i
 /// The functions of a QP, which begins with the `ibv_qp_ex` that programs pass.
 fn functions(qp: Arg<'_, ibv_qp>) -> Outcome<*mut mlx5dv_qp_ex> {
     let (open, qp) = super::of_read(qp)?;
-    let functions = qp.own_of(open)?.extension.data.get_or_init(|| {
+    let own = qp.own_of(open)?;
+    let functions = own.extension.data.get_or_init(|| {
         let mut public = mlx5dv_qp_ex::zeroed();
         public.wr_set_dc_addr = Some(wr_set_dc_addr);
         public.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
         public.wr_raw_wqe = Some(wr_raw_wqe);
-        Box::new(Functions { public, qp: qp.pointer() })
+        if let Ok(control) = own.object().control() {
+            let ops = control.shared().mkey_ops();
+            public.wr_mr_list = ops.contains(MkeyOps::LIST).then_some(wr_mkey::wr_mr_list as _);
+            public.wr_mr_interleaved =
+                ops.contains(MkeyOps::INTERLEAVED).then_some(wr_mkey::wr_mr_interleaved as _);
+            if ops.contains(MkeyOps::CONFIGURE) {
+                public.wr_mkey_configure = Some(wr_mkey::wr_mkey_configure);
+                public.wr_set_mkey_access_flags = Some(wr_mkey::wr_set_mkey_access_flags);
+                public.wr_set_mkey_layout_list = Some(wr_mkey::wr_set_mkey_layout_list);
+                public.wr_set_mkey_layout_interleaved = Some(wr_mkey::wr_set_mkey_layout_interleaved);
+                public.wr_set_mkey_sig_block = Some(wr_mkey::wr_set_mkey_sig_block);
+            }
+        }
+        Box::new(Functions { public, qp: qp.pointer(), pending: Mutex::default() })
     });
     let functions = functions.downcast_ref::<Functions>().ok_or(Errno::EINVAL)?;
     Ok(ptr::from_ref(functions).cast_mut().cast())
@@ -57,7 +76,7 @@ fn functions(qp: Arg<'_, ibv_qp>) -> Outcome<*mut mlx5dv_qp_ex> {
 ///
 /// # Safety
 /// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], its QP exists, and this thread has its session.
-unsafe fn with_queue(mqp: *mut mlx5dv_qp_ex, post: impl FnOnce(*mut ibv_qp, &mut SendQueue)) {
+pub(super) unsafe fn with_queue(mqp: *mut mlx5dv_qp_ex, post: impl FnOnce(*mut ibv_qp, &mut SendQueue)) {
     // SAFETY: `mqp` points to the first field of a `Functions` (the contract of this function), which is not changed.
     let qp = unsafe { (*mqp.cast::<Functions>()).qp };
     // SAFETY: the QP exists (the contract of this function).
@@ -68,6 +87,16 @@ unsafe fn with_queue(mqp: *mut mlx5dv_qp_ex, post: impl FnOnce(*mut ibv_qp, &mut
     // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
     // contract of this function). Outside a session the queue refuses the call.
     post(qp, unsafe { queue.entered() });
+}
+
+/// The place of a work request whose setters are not all called; `None` if another thread uses it.
+///
+/// # Safety
+/// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], and its QP exists while the result is used.
+pub(super) unsafe fn pending<'a>(mqp: *mut mlx5dv_qp_ex) -> Option<MutexGuard<'a, Option<Pending>>> {
+    // SAFETY: `mqp` points to the first field of a `Functions` (the contract of this function), which exists as long as its QP.
+    let place = unsafe { &(*mqp.cast::<Functions>()).pending };
+    place.try_lock().ok()
 }
 
 /// Calls `set` with the queue of the session in which a setter is called, and the address handle.

@@ -7,21 +7,21 @@
 use crate::abi::context::{ibv_context, ibv_device};
 use crate::abi::mlx5dv::{
     mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cqe_comp_caps, mlx5dv_dci_streams_caps,
-    mlx5dv_ooo_recv_wrs_caps, mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
+    mlx5dv_ooo_recv_wrs_caps, mlx5dv_reg, mlx5dv_sig_caps, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
 };
 use crate::arg::Arg;
 use crate::devices;
 use crate::errno::{Errno, ensure, number, pointer};
 use core::ffi::c_int;
 use uverbs_mlx5::Devx;
-use uverbs_mlx5::dv::DeviceInfo;
+use uverbs_mlx5::dv::{DeviceInfo, SignatureCaps};
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOW_MPW, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
     MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE, MLX5_IB_SUPPORT_EMPW,
 };
 
 /// `enum mlx5dv_context_comp_mask`: the fields that a caller requests, and those that are returned. Bits that are not
-/// in this list (signatures, crypto, LAG, ...) are never returned.
+/// in this list (crypto, LAG, ...) are never returned.
 mod mask {
     pub(super) const CQE_COMPRESION: u64 = 1 << 0;
     pub(super) const SWP: u64 = 1 << 1;
@@ -29,6 +29,7 @@ mod mask {
     pub(super) const TUNNEL_OFFLOADS: u64 = 1 << 3;
     pub(super) const DYN_BFREGS: u64 = 1 << 4;
     pub(super) const CLOCK_INFO_UPDATE: u64 = 1 << 5;
+    pub(super) const SIGNATURE_OFFLOAD: u64 = 1 << 10;
     pub(super) const DCI_STREAMS: u64 = 1 << 11;
     pub(super) const MAX_DC_RD_ATOM: u64 = 1 << 14;
     pub(super) const REG_C0: u64 = 1 << 15;
@@ -64,6 +65,20 @@ fn flags(info: &DeviceInfo) -> u64 {
     .into_iter()
     .filter_map(|(is_set, bit)| is_set.then_some(bit))
     .fold(0, |all, bit| all | bit)
+}
+
+/// `enum mlx5dv_sig_prot_caps`, `enum mlx5dv_sig_t10dif_bg_caps`, `enum mlx5dv_sig_crc_type_caps`, `enum
+/// mlx5dv_block_size_caps`
+fn signatures(caps: Option<SignatureCaps>) -> mlx5dv_sig_caps {
+    const NONE: mlx5dv_sig_caps = mlx5dv_sig_caps { block_size: 0, block_prot: 0, t10dif_bg: 0, crc_type: 0 };
+    let Some(caps) = caps else { return NONE };
+    let bit = |is_set: bool, bit: u32| if is_set { 1_u64 << bit } else { 0 };
+    mlx5dv_sig_caps {
+        block_size: 0b11011 | bit(caps.block_4048, 2),
+        block_prot: 0b11,
+        t10dif_bg: 0b11,
+        crc_type: (1 | bit(caps.crc32c, 1) | bit(caps.crc64_xp10, 2)) as u16,
+    }
 }
 
 /// # Safety
@@ -138,6 +153,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
         {
             put!(max_clock_info_update_nsec, nsec);
             answered |= mask::CLOCK_INFO_UPDATE;
+        }
+        // As in libmlx5, all fields are 0 on a device without signatures.
+        if wants(mask::SIGNATURE_OFFLOAD) {
+            put!(sig_caps, signatures(driver.signature_caps().ok().flatten()));
+            answered |= mask::SIGNATURE_OFFLOAD;
         }
         if wants(mask::DCI_STREAMS) {
             let caps = private.dci_streams_caps;

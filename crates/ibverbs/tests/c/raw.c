@@ -173,12 +173,12 @@ static void longer_than_the_queue(struct end *a, struct end *b)
 
 static void create_flags(struct end *a)
 {
-	/* The software HCA has neither tunnels nor credits by packets; signatures and reordered receives are not done. */
+	/* The software HCA has neither tunnels nor credits by packets. */
 	CHECK(!create(a, 0, 8, MLX5DV_QP_CREATE_TUNNEL_OFFLOADS) && errno == EINVAL);
 	CHECK(!create(a, 0, 8, MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE) && errno == EINVAL);
-	CHECK(!create(a, 0, 8, 1 << 6) && errno == EOPNOTSUPP);
+	CHECK(!create(a, 0, 8, 1 << 8) && errno == EOPNOTSUPP);
 	CHECK(!create(a, 0, 8, MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE | MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE) && errno == EINVAL);
-	CHECK(!create(a, MLX5DV_QP_EX_WITH_MR_LIST, 8, 0) && errno == EOPNOTSUPP);
+	CHECK(!create(a, MLX5DV_QP_EX_WITH_MEMCPY, 8, 0) && errno == EOPNOTSUPP);
 }
 
 int main(void)

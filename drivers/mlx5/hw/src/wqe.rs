@@ -121,6 +121,16 @@ abi_consts! {
     /// [`UmrCtrlSeg::mkey_mask`]: change whether the key is free.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE: u64 = 1 << 29;
 
+    /// [`MkeyContextSeg::flags_pd`]: the key's signature is in use (`wqe.h` of libmlx5).
+    #[c = ""]
+    pub const MLX5_WQE_MKEY_CONTEXT_FLAGS_BSF_ENABLE: u32 = 1 << 30;
+    /// [`MkeyContextSeg::flags_pd`]: the bit of the number of signature errors (`wqe.h` of libmlx5).
+    #[c = ""]
+    pub const MLX5_WQE_MKEY_CONTEXT_SIG_ERR_CNT: u32 = 1 << 26;
+    /// [`UmrRepeatBlockSeg::op`] (`umr_strided_seg_create()` of libmlx5).
+    #[c = ""]
+    pub const UMR_REPEAT_BLOCK: u32 = 0x400;
+
     /// [`MkeyContextSeg::free`]: the key is free.
     pub const MLX5_WQE_MKEY_CONTEXT_FREE: u8 = 1 << 6;
     /// [`MkeyContextSeg::access_flags`]: remote atomics.
@@ -313,6 +323,93 @@ abi_structs! {
         pub mkey: Be32 = 4,
         /// Address in it.
         pub address: Be64 = 8,
+    }
+
+    /// The head of strided entries, which are repeated.
+    #[c = "struct mlx5_wqe_umr_repeat_block_seg"]
+    pub struct UmrRepeatBlockSeg: 16 {
+        /// Bytes of all entries.
+        pub byte_count: Be32 = 0,
+        /// [`UMR_REPEAT_BLOCK`].
+        pub op: Be32 = 4,
+        /// Repetitions.
+        pub repeat_count: Be32 = 8,
+        /// Must be 0.
+        pub reserved: Be16 = 12,
+        /// Entries.
+        pub num_ent: Be16 = 14,
+    }
+
+    /// A strided entry.
+    #[c = "struct mlx5_wqe_umr_repeat_ent_seg"]
+    pub struct UmrRepeatEntSeg: 16 {
+        /// Bytes from its beginning to that of the next repetition.
+        pub stride: Be16 = 0,
+        /// Bytes.
+        pub byte_count: Be16 = 2,
+        /// Key of the memory.
+        pub memkey: Be32 = 4,
+        /// Address in it.
+        pub va: Be64 = 8,
+    }
+
+    /// The value that a signature begins with (`struct mlx5_wqe_set_psv_seg` of libmlx5's `wqe.h`).
+    #[c = ""]
+    pub struct SetPsvSeg: 16 {
+        /// Its number.
+        pub psv_index: Be32 = 0,
+        /// Error to set; 0 for none.
+        pub syndrome: Be16 = 4,
+        /// Must be 0.
+        pub reserved: [u8; 2] = 6,
+        /// The value.
+        pub transient_signature: Be64 = 8,
+    }
+
+    /// The part of a [`BsfSeg`] about T10-DIF (`struct mlx5_bsf_inl` of libmlx5's `wqe.h`).
+    #[c = ""]
+    pub struct BsfInline: 16 {
+        /// Whether it is valid (15), and whether the value is set again (14).
+        pub vld_refresh: Be16 = 0,
+        /// Application tag.
+        pub dif_apptag: Be16 = 2,
+        /// Reference tag.
+        pub dif_reftag: Be32 = 4,
+        /// CRC (1) or checksum (2).
+        pub sig_type: u8 = 8,
+        /// Blocks are repeated (7), and the seed is all ones (3).
+        pub rp_inv_seed: u8 = 9,
+        /// Must be 0.
+        pub rsvd: [u8; 3] = 10,
+        /// The reference tag increases (6); blocks that are not checked (1, 0).
+        pub dif_inc_ref_guard_check: u8 = 13,
+        /// Bits of the application tag to check.
+        pub dif_app_bitmask_check: Be16 = 14,
+    }
+
+    /// The signature of a memory key (`struct mlx5_bsf` of libmlx5's `wqe.h`).
+    #[c = ""]
+    pub struct BsfSeg: 64 {
+        /// Size (7:6), and whether the blocks of both domains are equal (4).
+        pub bsf_size_sbs: u8 = 0,
+        /// Bytes of the signature to check.
+        pub check_byte_mask: u8 = 1,
+        /// Size of the blocks on the wire; with equal blocks, the bytes of the signature to copy.
+        pub wire: u8 = 2,
+        /// Size of the blocks in memory.
+        pub mem_bs_selector: u8 = 3,
+        /// Bytes of data.
+        pub raw_data_size: Be32 = 4,
+        /// Kind of the signature on the wire (31:24), number of its value.
+        pub w_bfs_psv: Be32 = 8,
+        /// Kind of the signature in memory (31:24), number of its value.
+        pub m_bfs_psv: Be32 = 12,
+        /// Transactions.
+        pub ext: [Be32; 4] = 16,
+        /// T10-DIF on the wire.
+        pub w_inl: BsfInline = 32,
+        /// T10-DIF in memory.
+        pub m_inl: BsfInline = 48,
     }
 
     /// Link of an SRQ's WQE to the next one. PRM 8.9.3.2.

@@ -184,6 +184,7 @@ pub(super) fn create(
         dump_fill_mkey: mlx5.facts.dump_fill_mkey,
         fields: attr.wc_flags,
         clock,
+        mkeys: Arc::clone(&mlx5.mkeys),
     });
     let state = State { shared, pages, context: Arc::clone(&mlx5.indices) };
     Ok(CqParts { cq: Cq(Kept::new(handle, state)), queue, cqe: entries - 1 })

@@ -343,7 +343,12 @@ fn query(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: &mut [u8
 
 /// # Safety
 /// As for [`Mlx5::devx_modify`].
-unsafe fn modify(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
+pub(super) unsafe fn modify(
+    kernel: &Arc<dyn Kernel>,
+    handle: u32,
+    command: &[u8],
+    answer: &mut [u8],
+) -> Result<()> {
     let mut ioctl = Command::<3>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY);
     ioctl
         .handle_in(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE, handle)

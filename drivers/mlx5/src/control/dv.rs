@@ -141,6 +141,11 @@ pub struct CqOptions<'a> {
 }
 
 pub use super::firmware::OutOfOrderCaps;
+pub use super::mkey::{Mkey, MkeyOptions, SignatureCaps, SignatureError, SignaturePart};
+pub use crate::shared::mkey::{
+    BlockSize, CrcKind, Guard, MkeyConfig, MkeyLayout, MkeyPart, Seed, SignatureBlock, SignatureDomain,
+    SignatureKind, T10Dif, T10Escape,
+};
 
 bitflags! {
     /// mlx5's options of a QP, `MLX5_QP_FLAG_*` of the kernel, which refuses those that the device or the QP's type lacks.
@@ -160,6 +165,20 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// Work requests about indirect keys, `enum mlx5dv_qp_create_send_ops_flags`. A C program requests each of them; here one
+    /// of them permits all.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct MkeyOps: u8 {
+        /// `mlx5dv_wr_mr_interleaved`
+        const INTERLEAVED = 1 << 0;
+        /// `mlx5dv_wr_mr_list`
+        const LIST = 1 << 1;
+        /// `mlx5dv_wr_mkey_configure`
+        const CONFIGURE = 1 << 2;
+    }
+}
+
 /// mlx5's options of a QP, in addition to [`QpCreate`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpOptions<'a> {
@@ -168,6 +187,12 @@ pub struct QpOptions<'a> {
     /// The program may post WQEs that it has written itself
     /// ([`SendQueue::wr_raw_wqe`](crate::SendQueue::wr_raw_wqe)). Completions of the send queue cost more.
     pub raw_wqes: bool,
+    /// Work requests may configure indirect keys ([`SendQueue::wr_mkey_configure`](crate::SendQueue::wr_mkey_configure)), on RC
+    /// QPs only.
+    pub mkeys: MkeyOps,
+    /// The queue stops before the next work request when the device finds a wrong signature: the QP moves to SQD, with an
+    /// event. The context must have commands for the firmware.
+    pub signature_pipelining: bool,
     /// Further options.
     pub flags: QpFlags,
     /// Receives may be consumed, and messages may arrive, in any order. The peer must have the same option. The device must

@@ -19,8 +19,11 @@ use uverbs_core::attr::QpType;
 use uverbs_core::error::{Error, Result};
 
 /// `MLX5_CMD_OP_*`
-mod op {
+pub(super) mod op {
     pub(super) const QUERY_HCA_CAP: u16 = 0x100;
+    pub(in super::super) const CREATE_MKEY: u16 = 0x200;
+    pub(in super::super) const INIT2INIT_QP: u16 = 0x50e;
+    pub(in super::super) const CREATE_PSV: u16 = 0x600;
     pub(super) const RTS2RTS_QP: u16 = 0x505;
     pub(super) const QUERY_QP: u16 = 0x50b;
     pub(super) const QUERY_DCT: u16 = 0x713;
@@ -53,21 +56,21 @@ const LAG_PORT: u32 = 1 << 15;
 const PATH: usize = QPC + 0xc0;
 
 /// A mailbox of `N` bytes.
-struct Mailbox<const N: usize>([u8; N]);
+pub(super) struct Mailbox<const N: usize>(pub(super) [u8; N]);
 
 impl<const N: usize> Mailbox<N> {
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self([0; N])
     }
 
-    fn command(opcode: u16) -> Self {
+    pub(super) fn command(opcode: u16) -> Self {
         let mut this = Self::empty();
         this.0[..2].copy_from_slice(&opcode.to_be_bytes());
         this
     }
 
     /// Sets a field of up to 32 bits. The callers' fields are inside of the mailbox; others would be dropped.
-    fn set(mut self, at: usize, len: usize, value: u32) -> Self {
+    pub(super) fn set(mut self, at: usize, len: usize, value: u32) -> Self {
         for bit in 0..len {
             if let Some(byte) = self.0.get_mut((at + bit) / 8)
                 && value >> (len - 1 - bit) & 1 != 0
@@ -79,7 +82,7 @@ impl<const N: usize> Mailbox<N> {
     }
 
     /// A field of up to 32 bits.
-    fn get(&self, at: usize, len: usize) -> u32 {
+    pub(super) fn get(&self, at: usize, len: usize) -> u32 {
         (at..at + len).fold(0, |value, bit| {
             value << 1 | self.0.get(bit / 8).map_or(0, |byte| u32::from(byte >> (7 - bit % 8) & 1))
         })
@@ -91,7 +94,7 @@ impl<const N: usize> Mailbox<N> {
 }
 
 /// The errno for the status of a command that the firmware refused (`MLX5_CMD_STAT_*`).
-fn refused(error: Error, verb: &'static str, status: u8) -> Error {
+pub(super) fn refused(error: Error, verb: &'static str, status: u8) -> Error {
     if error.errno() != Errno::EREMOTEIO {
         return error;
     }
@@ -192,7 +195,7 @@ impl Mlx5 {
         }
     }
 
-    fn unless_devx(&self, verb: &'static str) -> Result<()> {
+    pub(super) fn unless_devx(&self, verb: &'static str) -> Result<()> {
         match self.facts.may_command {
             true => Ok(()),
             false => Err(Error::unsupported(verb, "a context without commands for the firmware")),
@@ -208,6 +211,12 @@ impl Mlx5 {
         let done = unsafe { self.devx_general_command(&command.0, &mut answer.0) };
         done.map_err(|error| refused(error, verb, answer.0[0]))?;
         Ok(answer)
+    }
+
+    /// The general capabilities by their positions.
+    pub(super) fn general_capabilities(&self, verb: &'static str) -> Result<impl Fn(usize) -> bool + use<>> {
+        let caps = self.capabilities(verb, GENERAL)?;
+        Ok(move |at| caps.has(ANSWER * 8 + at))
     }
 
     /// Fails unless the device has a general capability, the bit at a position.

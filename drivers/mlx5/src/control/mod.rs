@@ -16,6 +16,7 @@ pub mod dv;
 mod extra;
 mod firmware;
 mod flow;
+mod mkey;
 mod object;
 mod ops;
 mod options;
@@ -29,6 +30,7 @@ mod uars;
 mod wq;
 
 pub use cq::Cq;
+pub(crate) use mkey::Mkey;
 pub use object::{Qp, Wq};
 pub use options::{Devx, Options};
 pub use qp::QpControl;
@@ -43,6 +45,7 @@ use crate::cq::CompletionQueue;
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::shared::QpAccess;
+use crate::shared::mkey::MkeyTable;
 use crate::shared::{UserIndex, UserIndices};
 use std::io;
 use std::sync::{Arc, MutexGuard, OnceLock};
@@ -81,6 +84,8 @@ pub struct Mlx5 {
     core_clock: OnceLock<Option<CoreClock>>,
     /// The QP numbers that the firmware reserves for this context.
     qpns: ProcessMutex<QpnBlocks>,
+    /// The indirect keys with signatures, whose errors are in completion queues.
+    mkeys: Arc<MkeyTable>,
 }
 
 /// A thread domain: each of its QPs gets a doorbell register that no other QP uses, until the registers run out. The
@@ -131,6 +136,7 @@ impl Mlx5 {
             barrier: if options.full_fences { ControlBarrier::Fence } else { ControlBarrier::register() },
             core_clock: OnceLock::new(),
             qpns: ProcessMutex::default(),
+            mkeys: Arc::default(),
         };
         Ok((this, info))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs, and tracking their state.
 
-use super::dv::QpOptions;
+use super::dv::{MkeyOps, QpOptions};
 use super::object::{Kind, Qp};
 use super::{Cq, Mlx5, NO_UIDX, Srq, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
@@ -18,7 +18,9 @@ use crate::shared::SqShared;
 use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue};
 use std::sync::{Arc, MutexGuard};
 use uverbs_core::Errno;
-use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType};
+use uverbs_core::attr::{
+    QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags,
+};
 use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
@@ -50,6 +52,8 @@ pub struct QpControl {
     ece: ProcessMutex<EceOptions>,
     /// Its receives may be consumed out of order.
     out_of_order: bool,
+    /// An error of a signature stops its sends.
+    signature_pipelining: bool,
 }
 
 /// The ECE options that the device reported, and those to request with the next state change.
@@ -92,7 +96,11 @@ impl QpControl {
                 qp_type: attr.qp_type,
                 qp_num: qp.qp_num,
                 sq_sig_all: attr.sq_sig_all,
-                send_ops_flags: attr.send_ops_flags,
+                send_ops_flags: match qp.mkey_ops().is_empty() {
+                    true => attr.send_ops_flags,
+                    // As in libmlx5. Programs that configure keys invalidate them, without asking for these operations.
+                    false => attr.send_ops_flags | SendOpsFlags::SEND_WITH_INV | SendOpsFlags::LOCAL_INV,
+                },
                 max_send_wr: cap.max_send_wr,
                 max_send_sge: cap.max_send_sge,
                 max_inline_data: cap.max_inline_data,
@@ -152,7 +160,11 @@ impl QpControl {
         if ece.asked != 0 {
             *ece = EceOptions { got: resp.ece_options, asked: 0 };
         }
-        Ok(())
+        let is_init = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::INIT;
+        match self.signature_pipelining && is_init {
+            true => super::mkey::drain_on_error(handle, self.shared.qp_num),
+            false => Ok(()),
+        }
     }
 
     /// The CQs of the QP, each once.
@@ -174,6 +186,7 @@ impl QpControl {
             modifying: ProcessMutex::default(),
             ece: ProcessMutex::default(),
             out_of_order: false,
+            signature_pipelining: false,
         }
     }
 
@@ -291,12 +304,18 @@ fn sizes(
     mlx5: &Mlx5,
     attr: &QpInitAttr,
     has_srq: bool,
+    mkeys: MkeyOps,
     out_of_order: Option<u32>,
 ) -> Result<(SqSize, RqSize)> {
     let limits = &mlx5.facts.limits;
     let (cap, qp_type) = (&attr.cap, attr.qp_type);
     let sq = if qp_type.has_send_queue() {
-        let what = SendUse { qp_type, ops: attr.send_ops_flags, max_tso_header: attr.max_tso_header };
+        let what = SendUse {
+            qp_type,
+            ops: attr.send_ops_flags,
+            max_tso_header: attr.max_tso_header,
+            mkeys: !mkeys.is_empty(),
+        };
         size::send_queue(CREATE_QP, limits, &what, cap)?
     } else {
         SqSize::default()
@@ -373,12 +392,18 @@ pub(super) fn create(
     mlx5.owns(CREATE_QP, "td", create.td.map(ThreadDomain::context))?;
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
+    if !options.mkeys.is_empty() && attr.qp_type != QpType::Rc {
+        return Err(Error::unsupported(CREATE_QP, format!("indirect keys on {} QPs", attr.qp_type)));
+    }
+    if options.signature_pipelining {
+        mlx5.unless_devx(CREATE_QP)?;
+    }
     let access = mlx5.qp_access(CREATE_QP)?;
     let most = match options.out_of_order {
         true => Some(mlx5.need_out_of_order(CREATE_QP, attr.qp_type)?),
         false => None,
     };
-    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), most)?;
+    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), options.mkeys, most)?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
@@ -461,6 +486,7 @@ pub(super) fn create(
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
     let shared = if attr.qp_type == QpType::RawPacket { shared.with_checksums() } else { shared };
     let shared = if options.raw_wqes { shared.with_raw_wqes() } else { shared };
+    let shared = shared.with_mkeys(options.mkeys);
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,
@@ -475,6 +501,7 @@ pub(super) fn create(
         modifying: ProcessMutex::default(),
         ece: ProcessMutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
         out_of_order: options.out_of_order,
+        signature_pipelining: options.signature_pipelining,
     };
     for cq in control.cqs() {
         cq.attach_qp(&control.shared);
@@ -501,6 +528,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         modifying: ProcessMutex::default(),
         ece: ProcessMutex::default(),
         out_of_order: false,
+        signature_pipelining: false,
     };
     Ok(Qp::new(mlx5, handle, Kind::Queues(control)))
 }

@@ -40,6 +40,8 @@ pub(crate) struct SendUse {
     pub(crate) ops: SendOpsFlags,
     /// Bytes of the longest TSO header.
     pub(crate) max_tso_header: u16,
+    /// Whether its builders configure indirect keys.
+    pub(crate) mkeys: bool,
 }
 
 /// A send queue's size.
@@ -111,7 +113,7 @@ fn overhead(what: &SendUse) -> u32 {
     if ops.intersects(F::ATOMIC_CMP_AND_SWP | F::ATOMIC_FETCH_AND_ADD) {
         bytes = bytes.max(size::<CtrlSeg>() + size::<RaddrSeg>() + size::<AtomicSeg>());
     }
-    if ops.intersects(F::BIND_MW | F::LOCAL_INV) {
+    if ops.intersects(F::BIND_MW | F::LOCAL_INV) || what.mkeys {
         bytes = bytes.max(size::<CtrlSeg>() + size::<UmrCtrlSeg>() + size::<MkeyContextSeg>() + UMR_ENTRIES);
     }
     bytes
@@ -296,7 +298,12 @@ mod tests {
 
     fn sq(qp_type: QpType, wr: u32, sge: u32, inline: u32) -> Result<SqSize> {
         let cap = QpCap::new(wr, 0).sge(sge, 0).inline(inline);
-        send_queue("t", &LIMITS, &SendUse { qp_type, ops: SendOpsFlags::empty(), max_tso_header: 0 }, &cap)
+        send_queue(
+            "t",
+            &LIMITS,
+            &SendUse { qp_type, ops: SendOpsFlags::empty(), max_tso_header: 0, mkeys: false },
+            &cap,
+        )
     }
 
     #[test]

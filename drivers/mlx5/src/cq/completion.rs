@@ -57,6 +57,7 @@ impl Parsed {
             umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
             umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
             umr_op::RAW => WcOpcode::DRIVER2.0 as u8,
+            umr_op::MKEY => WcOpcode::DRIVER1.0 as u8,
             _ => 0,
         }
     }

@@ -15,6 +15,7 @@ use super::lookup::Lookup;
 use super::ring::CqRing;
 use super::scatter::{Scattering, to_first_entry};
 use crate::shared::QpShared;
+use crate::shared::mkey::{MkeyTable, RawError};
 use crate::shared::{NoSends, RetireBy};
 use crate::shared::{RqShared, SrqShared};
 use crate::shared::{SqShared, umr_op};
@@ -22,6 +23,7 @@ use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
+use uverbs_mlx5_hw::cqe::MLX5_CQE_SIG_ERR;
 
 /// A QP, WQ or XRC SRQ whose completions go to a CQ; the default has no queues.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +142,8 @@ pub(super) struct Resources {
     pub(super) dump_fill_mkey: u32,
     /// Used as the send queue of a resource that has none.
     no_sends: Box<NoSends>,
+    /// The keys of the context that have signatures.
+    mkeys: Arc<MkeyTable>,
 }
 
 /// The current resource: the fields that an entry of the same resource as the entry before needs, so that one compare finds
@@ -238,15 +242,16 @@ impl<'q> Current<'q> {
 pub(super) enum Outcome {
     /// A completion.
     Completion(Parsed),
-    /// Neither a completion nor an error: the mark of a resize.
+    /// No completion: the mark of a resize, or an error of a signature.
     Nothing,
     /// An entry of an unknown resource, or of a kind that this driver does not request.
     Unknown,
 }
 
 impl Resources {
-    pub(super) fn new(version: CqeVersion, dump_fill_mkey: u32) -> Self {
-        Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey, no_sends: Box::default() }
+    pub(super) fn new(version: CqeVersion, dump_fill_mkey: u32, mkeys: Arc<MkeyTable>) -> Self {
+        let no_sends = Box::default();
+        Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey, no_sends, mkeys }
     }
 
     /// The number by which completions name a QP.
@@ -353,6 +358,24 @@ impl Resources {
         Outcome::Completion(Parsed::requester(tail, retired.wr_id, status, retired.op, false))
     }
 
+    /// Stores an error of a signature with its key (`struct mlx5_sigerr_cqe` of libmlx5).
+    #[cold]
+    fn signature_error(&self, entry: CqeRef<'_>) -> Outcome {
+        let word = |index| u64::from_be(entry.raw_word(index));
+        // Halves of both values: the expected and the actual one.
+        let (high, low, what) = (word(2), word(3), word(4));
+        let error = RawError {
+            syndrome: (what >> 48) as u16,
+            sig_type: (what >> 40) as u8 & 7,
+            domain: (what >> 32) as u8 & 7,
+            expected: high & !0xffff_ffff | low >> 32,
+            actual: high << 32 | low & 0xffff_ffff,
+            offset: word(5),
+        };
+        self.mkeys.report(what as u32, error);
+        Outcome::Nothing
+    }
+
     /// The resource of the receive that an entry completes, if it has the WQE that the entry names.
     fn receiver(&self, entry: CqeRef<'_>, tail: Tail) -> Option<&Resource> {
         let number = entry.srqn_uidx() & 0xff_ffff;
@@ -406,6 +429,7 @@ impl Resources {
             }
             // The last entry in a ring that was replaced.
             Kind::Resize => Outcome::Nothing,
+            Kind::Foreign if tail.op_own().opcode() == MLX5_CQE_SIG_ERR => self.signature_error(entry),
             Kind::Foreign => Outcome::Unknown,
         }
     }

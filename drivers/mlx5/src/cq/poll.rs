@@ -37,6 +37,7 @@ use super::sink::{Call, Claiming, Fill, Sink};
 use super::state::{CqState, INDEX_MASK};
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::{DbRec, DbWord};
+use crate::shared::mkey::MkeyTable;
 use core::fmt;
 use core::hint::cold_path;
 use core::mem::MaybeUninit;
@@ -73,6 +74,8 @@ pub struct CqConfig {
     pub fields: WcExFlags,
     /// Converts timestamps to wall clock time; `None` if the device's clock is wall clock time.
     pub clock: Option<Clock>,
+    /// The keys of the context that have signatures.
+    pub mkeys: Arc<MkeyTable>,
 }
 
 /// The poller of a completion queue.
@@ -129,7 +132,7 @@ impl CompletionQueue {
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
         let dbrec = Arc::new(config.dbrec);
         let (record, arm_record) = (dbrec.ci_word(), dbrec.arm_word());
-        let state = CqState::new(config.ring.clone(), config.version, config.dump_fill_mkey);
+        let state = CqState::new(config.ring.clone(), config.version, config.dump_fill_mkey, config.mkeys);
         let shared = Arc::new(CqShared::new(config.cqn, state, dbrec, config.access));
         let queue = Self {
             shared: Arc::clone(&shared),

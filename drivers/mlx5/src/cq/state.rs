@@ -12,10 +12,12 @@ use crate::cq::cqe::Kind;
 use crate::memory::BlockPosition;
 use crate::shared::QpShared;
 use crate::shared::SrqShared;
+use crate::shared::mkey::MkeyTable;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
 use uverbs_core::sync::barrier;
+use uverbs_mlx5_hw::cqe::MLX5_CQE_SIG_ERR;
 
 /// A consumer index has 24 bits.
 pub(super) const INDEX_MASK: u32 = 0xff_ffff;
@@ -113,11 +115,11 @@ impl Consumer {
 
 impl CqState {
     /// The state of a CQ with a ring that the device has not written yet.
-    pub(super) fn new(ring: CqRing, version: CqeVersion, dump_fill_mkey: u32) -> Self {
+    pub(super) fn new(ring: CqRing, version: CqeVersion, dump_fill_mkey: u32, mkeys: Arc<MkeyTable>) -> Self {
         Self {
             consumer: Consumer::new(&ring, 0),
             ring,
-            resources: Resources::new(version, dump_fill_mkey),
+            resources: Resources::new(version, dump_fill_mkey, mkeys),
             last: CachedResource::none(),
             kept: Kept::ONE,
             resize: None,
@@ -174,7 +176,8 @@ impl CqState {
                 CqeVersion::V1 => entry.srqn_uidx() & 0xff_ffff,
                 CqeVersion::V0 => tail.qpn(),
             };
-            if of != number {
+            // An error of a signature names a key only.
+            if of != number || tail.op_own().opcode() == MLX5_CQE_SIG_ERR {
                 return false;
             }
             if let Some(srq) = srq

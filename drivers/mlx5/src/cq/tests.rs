@@ -69,6 +69,7 @@ fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
         dump_fill_mkey: 0x300,
         fields: WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP,
         clock: None,
+        mkeys: Default::default(),
     });
     Bench { queue, shared, buf, size: cqe_size as usize, producer: 0, port, indices: Arc::default() }
 }

@@ -6,8 +6,10 @@
 //! | `qp` | a QP: its numbers, its state word, and the parts of its queues |
 //! | `sq`, `rq`, `srq` | a work queue: its ring, the data for completions, and how far it is complete |
 //! | `published` | how far a send queue is published |
+//! | `mkey` | an indirect key: the room of its list, its signature |
 //! | `user_index` | user indices: the numbers by which completions name resources |
 
+pub mod mkey;
 mod published;
 mod qp;
 mod rq;

@@ -2,6 +2,7 @@
 //! The part of a QP that its posters, the pollers of its completions and the control path share.
 
 use super::{RqShared, SqShared, SrqShared, UserIndex};
+use crate::control::dv::MkeyOps;
 use std::io;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
@@ -60,6 +61,7 @@ pub struct QpShared {
     csum: AtomicBool,
     data_in_completions: bool,
     raw_wqes: bool,
+    mkeys: MkeyOps,
     /// Receives of the SRQ whose completions were removed.
     pub(crate) removed: Removed,
 }
@@ -87,6 +89,7 @@ impl QpShared {
             csum: AtomicBool::new(false),
             data_in_completions: false,
             raw_wqes: false,
+            mkeys: MkeyOps::empty(),
             removed: Removed::default(),
         }
     }
@@ -116,6 +119,18 @@ impl QpShared {
     /// Whether the program may post WQEs that it has written itself.
     pub(crate) fn takes_raw_wqes(&self) -> bool {
         self.raw_wqes
+    }
+
+    /// For a QP whose work requests configure indirect keys.
+    #[must_use]
+    pub fn with_mkeys(self, mkeys: MkeyOps) -> Self {
+        Self { mkeys, ..self }
+    }
+
+    /// Its work requests about indirect keys.
+    #[must_use]
+    pub fn mkey_ops(&self) -> MkeyOps {
+        self.mkeys
     }
 
     /// Whether the device may put short data into completions. If not, such data are never copied.

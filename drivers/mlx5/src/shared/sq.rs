@@ -22,6 +22,8 @@ pub mod umr_op {
     pub const LOCAL_INV: u8 = 2;
     /// `mlx5dv_wr_raw_wqe`. Only queues with [`takes_raw_wqes`](crate::shared::QpShared::takes_raw_wqes) have such WQEs.
     pub const RAW: u8 = 3;
+    /// `mlx5dv_wr_mkey_configure` and the like, and the signature values behind it.
+    pub const MKEY: u8 = 4;
 }
 
 /// A completed send.

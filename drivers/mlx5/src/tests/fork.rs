@@ -30,6 +30,7 @@ fn completions() -> CompletionQueue {
         dump_fill_mkey: 0,
         fields: WcExFlags::STANDARD,
         clock: None,
+        mkeys: Default::default(),
     });
     queue
 }

@@ -7,6 +7,7 @@
 //! | `data` | scatter/gather entries and inline data |
 //! | `eth` | raw packets and TSO |
 //! | `umr` | memory windows and invalidations |
+//! | `mkey` | indirect keys and their signatures |
 //! | `recv` | the entries of receives |
 //! | `writer` | writes units of a WQE to the ring |
 //!
@@ -19,6 +20,7 @@
 
 mod data;
 pub(crate) mod eth;
+pub(crate) mod mkey;
 pub(crate) mod plain;
 pub(crate) mod recv;
 pub(crate) mod umr;

@@ -105,7 +105,10 @@ fn each_local_check_of_an_answer_is_made() {
                 0 => device.mkeys.add(0, PD, all & !access::LOCAL_WRITE, region(BASE)).unwrap(),
                 1 => device.mkeys.add(0, PD + 1, all, region(BASE)).unwrap(),
                 2 => device.mkeys.add(0, PD, all, Kind::Free).unwrap(),
-                3 => device.mkeys.add(0, PD, all, Kind::Window { two: false, bound: None }).unwrap(),
+                3 => {
+                    let window = device.mkeys.window(false);
+                    device.mkeys.add(0, PD, all, window).unwrap()
+                }
                 _ => device.mkeys.add(0, PD, all, region(BASE - len + 7)).unwrap(),
             });
             a.key = key;
@@ -319,7 +322,8 @@ fn a_failed_invalidation_has_no_answer() {
                 a.attr(|attr| attr.timeout = 0);
             }
             let window = on(&b.hca, |device, _| {
-                device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }).unwrap()
+                let window = device.mkeys.window(two);
+                device.mkeys.add(0, PD, 0, window).unwrap()
             });
             let rkey = match what {
                 0 => window + 1,

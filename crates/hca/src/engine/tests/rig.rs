@@ -130,6 +130,14 @@ impl TestCq {
         Self { cqn, ring, record, consumer: 0 }
     }
 
+    /// The bytes of the next entry, if it is there.
+    pub(super) fn peek(&self) -> Option<Vec<u8>> {
+        let bytes = self.ring.get((self.consumer % ENTRIES) as usize * 64, 64);
+        let cqe = Cqe64::read_from_bytes(&bytes).ok()?;
+        let is_new = cqe.opcode() != 0xf && u32::from(cqe.owner()) == self.consumer / ENTRIES % 2;
+        is_new.then_some(bytes)
+    }
+
     pub(super) fn poll(&mut self) -> Option<Wc> {
         let at = (self.consumer % ENTRIES) as usize * 64;
         let bytes = self.ring.get(at, 64);
@@ -340,7 +348,10 @@ impl End {
     }
 
     pub(super) fn recv(&mut self, at: u64, len: u32) {
-        let sge = self.sge(at, len);
+        self.recv_to(self.sge(at, len));
+    }
+
+    pub(super) fn recv_to(&mut self, sge: DataSeg) {
         let end = DataSeg::new(0, MLX5_INVALID_LKEY, 0);
         let slot = usize::from(self.received) % RECEIVES as usize;
         self.rq.set(slot * STRIDE, &[sge.as_bytes(), end.as_bytes()].concat());

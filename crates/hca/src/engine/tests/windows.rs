@@ -26,7 +26,10 @@ const QPN_FIELD: u64 = 1 << 14;
 const BIND_FIELDS: u64 = 1 | 1 << 6 | 0xf << 18;
 
 fn window(end: &End, two: bool) -> u32 {
-    on(&end.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }).unwrap())
+    on(&end.hca, |device, _| {
+        let window = device.mkeys.window(two);
+        device.mkeys.add(0, PD, 0, window).unwrap()
+    })
 }
 
 /// Binds as the owner of the window. Returns the new key and the syndrome.

@@ -3,6 +3,7 @@
 //! [`queues`](super::queues).
 
 use crate::bytes::be16;
+use crate::engine::indirect::{LOG_MAX_LIST, MAX_INDIRECTION};
 use crate::engine::mkey::NULL_MKEY;
 use crate::engine::{Device, Port};
 use crate::kernel::call::Call;
@@ -38,6 +39,7 @@ pub(super) mod op {
     pub(in super::super) const TO_RST_QP: u16 = 0x50a;
     pub(in super::super) const QUERY_QP: u16 = 0x50b;
     pub(in super::super) const INIT2INIT_QP: u16 = 0x50e;
+    pub(in super::super) const CREATE_PSV: u16 = 0x600;
     pub(in super::super) const ALLOC_PD: u16 = 0x800;
     pub(in super::super) const NOP: u16 = 0x80d;
     pub(in super::super) const QUERY_LAG: u16 = 0x842;
@@ -60,7 +62,7 @@ pub(super) fn is_general(input: &[u8]) -> bool {
 pub(super) fn is_create(input: &[u8]) -> bool {
     matches!(
         opcode(input),
-        op::CREATE_MKEY | op::CREATE_CQ | op::CREATE_QP | op::ALLOC_PD | general::op::CREATE
+        op::CREATE_MKEY | op::CREATE_CQ | op::CREATE_QP | op::CREATE_PSV | op::ALLOC_PD | general::op::CREATE
     )
 }
 
@@ -92,6 +94,7 @@ pub(super) enum Item {
     Cq { cqn: u32 },
     Qp { qpn: u32 },
     Mkey { key: u32 },
+    Psv { index: u32 },
     General(general::Object),
 }
 
@@ -124,7 +127,7 @@ impl Firmware {
             Item::Cq { cqn } => device.uses_cq(cqn),
             Item::Qp { qpn } => port.net.is_member(port.me, qpn),
             Item::Mkey { key } => device.mkeys.is_bound(key),
-            Item::General(_) => false,
+            Item::Psv { .. } | Item::General(_) => false,
         }
     }
 
@@ -134,6 +137,9 @@ impl Firmware {
             Item::Cq { cqn } => device.remove_cq(*cqn),
             Item::Qp { qpn } => device.remove_qp(*qpn),
             Item::Mkey { key } => drop(device.mkeys.remove(*key)),
+            Item::Psv { index } => {
+                device.mkeys.psvs.remove(*index);
+            }
             Item::General(object) => object.destroy(device),
             Item::Pd { .. } => {}
         }
@@ -236,6 +242,13 @@ impl Call<'_, '_> {
             (cap::LOG_MAX_QP, 18),
             (cap::LOG_MAX_CQ, 18),
             (cap::LOG_MAX_MKEY, 20),
+            (cap::LOG_MAX_KLM_LIST_SIZE, LOG_MAX_LIST),
+            (cap::MAX_INDIRECTION, MAX_INDIRECTION),
+            (cap::SHO, 1),
+            (general::cap::SIGERR_DOMAIN_AND_SIG_TYPE, 1),
+            (general::cap::SIG_BLOCK_4048, 1),
+            (general::cap::SIG_CRC32C, 1),
+            (general::cap::SIG_CRC64_XP10, 1),
             (cap::LOG_MAX_PD, 16),
             (cap::LOG_MAX_UCTX, 8),
             (cap::LOG_MAX_UMEM, 16),
@@ -266,6 +279,7 @@ impl Call<'_, '_> {
             op::CREATE_CQ => self.create_cq_by_command(input, output),
             op::CREATE_QP => self.create_qp_by_command(input, output),
             op::CREATE_MKEY => self.create_mkey_by_command(input, output),
+            op::CREATE_PSV => self.create_psv_by_command(input, output),
             op::ALLOC_PD => {
                 lengths(input, output, (HEADER, NUMBERED))?;
                 let pdn = self.state.pdns.alloc().ok_or(Status::LIMIT)?;

@@ -11,8 +11,8 @@ use crate::kernel::call::Call;
 use crate::kernel::limits::VECTORS;
 use crate::kernel::object::{self, Numbered, Object};
 use crate::prm::layout::{
-    ads, cqc, create_cq_in, create_cq_out, create_mkey_in, create_mkey_out, create_qp_in, create_qp_out, mkc,
-    modify_cq_in, qpc, query_cq_out, query_mkey_out, query_qp_out,
+    ads, cqc, create_cq_in, create_cq_out, create_mkey_in, create_mkey_out, create_psv_in, create_psv_out,
+    create_qp_in, create_qp_out, mkc, modify_cq_in, qpc, query_cq_out, query_mkey_out, query_qp_out,
 };
 use crate::prm::{Status, general, mkey, modify, place, qp as prm_qp};
 use uverbs_softkernel::Call as _;
@@ -114,7 +114,7 @@ impl Call<'_, '_> {
                 let memory = self.region_in_umem(input, &place::MKEY, mkc::LEN.get(context))?;
                 MkeyKind::Region { memory, iova: mkc::START_ADDR.get(context) }
             }
-            (mkey::KLMS, true) => MkeyKind::Window { two: mkc::EN_RINVAL.is_set(context), bound: None },
+            (mkey::KLMS | mkey::EQUAL_KLMS, _) => mkey::indirect(&self.device.mkeys, input)?,
             // All memory is reserved for the kernel.
             _ => return Err(Status::BAD_PARAM),
         };
@@ -122,6 +122,26 @@ impl Call<'_, '_> {
         let key = self.device.mkeys.add(variant, pd, mkey::rights(context), kind).ok_or(Status::LIMIT)?;
         create_mkey_out::MKEY_INDEX.set(output, key >> 8);
         Ok(Firmware { item: Item::Mkey { key }, context: context.to_vec() })
+    }
+
+    /// Creates the value that a signature begins with. The kernel does not pass on commands for several: they are one object
+    /// (`devx_is_obj_create_cmd()`).
+    pub(super) fn create_psv_by_command(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<Firmware, Status> {
+        lengths(input, output, (16, 32))?;
+        let pd = create_psv_in::PD.get32(input);
+        if create_psv_in::NUM_PSV.get(input) != 1 {
+            return Err(Status::BAD_PARAM);
+        }
+        if !self.has_pd(pd) {
+            return Err(Status::BAD_RESOURCE);
+        }
+        let index = self.device.mkeys.psvs.add(pd).ok_or(Status::LIMIT)?;
+        create_psv_out::PSV0_INDEX.set(output, index);
+        Ok(Firmware { item: Item::Psv { index }, context: Vec::new() })
     }
 
     /// Answers a query. `input` names the object with this handle.
@@ -195,7 +215,11 @@ impl Call<'_, '_> {
             (Object::Qp(object), opcode) => {
                 // The states of queue pairs of verbs are changed by verbs.
                 let qp = self.device.qps.get(&number).ok_or(Status::BAD_RESOURCE)?;
-                if opcode != modify::RTS2RTS || qp.state != State::Rts {
+                // Neither command changes the state.
+                if !matches!(
+                    (opcode, qp.state),
+                    (modify::RTS2RTS, State::Rts) | (modify::INIT2INIT, State::Init)
+                ) {
                     return Err(Status::BAD_QP_STATE);
                 }
                 let (before, mut record) = (qp.attr.clone(), describe(qp, object.udp_sport));

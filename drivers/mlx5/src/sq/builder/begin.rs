@@ -79,7 +79,7 @@ impl SendQueue {
     pub(super) fn begin_addressed<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote> + Copy) {
         // codegen: constant
         if self.encoder.fast.address_units == AV_UNITS {
-            self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), head, &op());
+            self.begin_at(CTRL_UNITS + AV_UNITS, Setters::BOTH, head, &op());
         } else {
             self.begin_to_srq(head, op);
         }
@@ -88,7 +88,7 @@ impl SendQueue {
     /// [`begin_at`](Self::begin_at) for a destination of one unit: the only other kind (XRC).
     #[inline(never)]
     pub(super) fn begin_to_srq<'o>(&mut self, head: Head, op: impl Fn() -> Op<'o, Remote>) {
-        self.begin_at(CTRL_UNITS + 1, Setters::all(), head, &op());
+        self.begin_at(CTRL_UNITS + 1, Setters::BOTH, head, &op());
     }
 
     /// [`begin_at`](Self::begin_at) for a frame without a header in the WQE, or with that of a TSO send. The number of units
@@ -188,7 +188,7 @@ impl SendQueue {
             | flag_if(is_frame, SlowPathFlags::FRAME)
             | flag_if(tso_args(op).is_some(), SlowPathFlags::TSO)
             | flag_if(csum, SlowPathFlags::CSUM);
-        let takes = if address_units == 0 { Setters::DATA } else { Setters::all() };
+        let takes = if address_units == 0 { Setters::DATA } else { Setters::BOTH };
         session.wr = Current {
             place: cursor.at,
             data: cursor.at.unit(header),

@@ -9,6 +9,7 @@
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` has a contract about the entries' memory.
 
 mod begin;
+mod mkey;
 mod raw_wqe;
 mod session;
 mod setters;

@@ -8,12 +8,19 @@ use crate::wqe::plain::{Carries, Written};
 use bitflags::bitflags;
 use uverbs_core::provider::PostError;
 
+impl Setters {
+    /// Those of a WR with data and a destination.
+    pub(super) const BOTH: Self = Self::DATA.union(Self::ADDRESS);
+}
+
 bitflags! {
     /// The setters of a WR.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct Setters: u8 {
         const DATA = 1;
         const ADDRESS = 2;
+        /// Those of a WR that configures an indirect key.
+        const MKEY = 4;
     }
 
     /// The properties of a WR that exclude it from the fast path of some setters.
