@@ -23,6 +23,7 @@
 //! | [`order`] | the orders in which accesses to memory become visible |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`socket`] | paths of Unix sockets |
+//! | [`script`] | faults by rules |
 //! | [`tap`] | what sees the packets: capture files |
 
 mod alive;
@@ -41,6 +42,7 @@ mod peers;
 mod plugged;
 mod port;
 pub mod process;
+pub mod script;
 pub mod socket;
 mod stat;
 mod state;

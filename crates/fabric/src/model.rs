@@ -9,6 +9,7 @@ use crate::capture::Captured;
 use crate::net::{Address, Net};
 use crate::order::{Label, Route};
 use crate::port::Port;
+use crate::script::{Answer, PacketFacts};
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
 use crate::violation::Violations;
@@ -112,6 +113,17 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// The packet as it is on the wire between two ports, for a capture file. `None` for packets that have no such form.
     fn captured(&self, from: &Address, to: &Address) -> Option<Captured> {
         let _ = (from, to);
+        None
+    }
+
+    /// What a script may select it by. It is called if there is a script.
+    fn facts(&self) -> PacketFacts {
+        PacketFacts::default()
+    }
+
+    /// The answer of its receiver if it refuses the packet, from no device yet; `None` if the packet has no such answer.
+    fn refused(&self, answer: Answer) -> Option<Self> {
+        let _ = answer;
         None
     }
 

@@ -299,6 +299,10 @@ impl Device {
             return Err(Refusal::Silent);
         }
         let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+        if let Some(syndrome) = self.receive_by_script(cx, qp, receiving.srqn, Some(&packet.body), cqn) {
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
+            return Err(Refusal::Nak(Nak::Operation));
+        }
         let kind = match (imm, invalidate) {
             (Some(_), _) => MLX5_CQE_RESP_SEND_IMM,
             (_, Some(_)) => MLX5_CQE_RESP_SEND_INV,
@@ -383,6 +387,10 @@ impl Device {
         resp.writing = None;
         if let (Some(imm), Some(receiving)) = (imm, receiving) {
             let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+            if let Some(syndrome) = self.receive_by_script(cx, qp, receiving.srqn, Some(&packet.body), cqn) {
+                self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
+                return Err(Refusal::Nak(Nak::Operation));
+            }
             let cqe = Cqe {
                 kind: MLX5_CQE_RESP_WR_IMM,
                 imm,
@@ -562,6 +570,7 @@ fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), bo
         msn,
         dc: packet.dc,
         path: shown_path(cx, qp),
+        wr: packet.wr,
         body,
     };
     cx.net.send(cx.now, packet.from, answer);

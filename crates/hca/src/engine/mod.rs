@@ -28,6 +28,7 @@ mod reliable;
 mod requester;
 mod responder;
 pub(crate) mod rss;
+mod script;
 mod send;
 pub(crate) mod table;
 #[cfg(test)]

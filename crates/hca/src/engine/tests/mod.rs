@@ -11,4 +11,5 @@ mod network;
 mod processes;
 mod reliable;
 mod rig;
+mod script;
 mod windows;
