@@ -332,7 +332,7 @@ impl<P: Packet> Net<P> {
                 self.queue(now, to, packet.clone());
                 self.fills = fills;
             }
-            Fate::LinkDown | Fate::Lost | Fate::Corrupt | Fate::Refused => {
+            Fate::LinkDown | Fate::Lost | Fate::Corrupt | Fate::Refused | Fate::Behind => {
                 self.fills.clear();
                 return;
             }

@@ -19,6 +19,8 @@ pub enum Fate {
     Corrupt,
     /// It does not arrive, and the sender gets a NAK, by a script.
     Refused,
+    /// It is dropped behind a packet that a script has refused.
+    Behind,
 }
 
 impl Fate {
@@ -31,6 +33,7 @@ impl Fate {
             Self::Lost => "lost",
             Self::LinkDown => "lost: the link is down",
             Self::Corrupt => "corrupt: the receiver drops it for its ICRC",
+            Self::Behind => "dropped behind a packet that a script refused",
             Self::Refused => "refused by a script",
         }
     }

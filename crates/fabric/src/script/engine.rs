@@ -12,6 +12,9 @@ use std::collections::{HashMap, VecDeque};
 const MAX_NAMES: usize = 1 << 16;
 /// Changes of devices that wait at most.
 const MAX_PENDING: usize = 1 << 12;
+/// Refused packets that are awaited at most, and how long, ns: a QP may have ended in the meantime.
+const MAX_REFUSED: usize = 1 << 16;
+const REFUSED_NS: u64 = 1_000_000_000;
 /// Queues whose WRs are counted at most.
 const MAX_COUNTED: usize = 1 << 20;
 
@@ -102,6 +105,8 @@ pub(crate) struct Engine {
     names: HashMap<usize, String>,
     pub(crate) pending: VecDeque<Pending>,
     pub(super) held: Vec<Held>,
+    /// The packets that were refused and must be repeated: their sequence number and the end of the wait, by sender.
+    pub(super) refused: HashMap<(usize, u32), (u32, u64)>,
     /// The WRs that were posted or completed, by device, queue and kind of the event.
     numbers: HashMap<(usize, u32, bool), u32>,
     pub(super) counts: Counts,
@@ -145,6 +150,29 @@ impl Engine {
     /// The device with this name.
     fn device(&self, name: &str) -> Option<usize> {
         self.names.iter().find(|(_, n)| *n == name).map(|(device, _)| *device)
+    }
+
+    /// Notes that a receiver refuses a packet, and waits for it again.
+    pub(super) fn refuse(&mut self, now: u64, event: &Event<'_>) {
+        if let (Some(qp), Some(psn)) = (event.qp, event.psn)
+            && self.refused.len() < MAX_REFUSED
+        {
+            self.refused.insert((event.device, qp), (psn, now.saturating_add(REFUSED_NS)));
+        }
+    }
+
+    /// Whether a receiver drops a packet, because it waits for an earlier one that it has refused (InfiniBand specification, 9.7.5.2.8).
+    pub(super) fn is_behind_refused(&mut self, now: u64, event: &Event<'_>) -> bool {
+        let (Some(qp), Some(psn)) = (event.qp, event.psn) else { return false };
+        let key = (event.device, qp);
+        let Some((refused, until)) = self.refused.get(&key).copied() else { return false };
+        // Sequence numbers have 24 bits.
+        let ahead = psn.wrapping_sub(refused) & 0xff_ffff;
+        let is_behind = now < until && (1..1 << 23).contains(&ahead);
+        if !is_behind {
+            self.refused.remove(&key);
+        }
+        is_behind
     }
 
     /// The next number of a WR on a queue: of a post, or of a completion.

@@ -64,6 +64,13 @@ pub enum Answer {
     Rnr(u8),
 }
 
+impl Answer {
+    /// Whether the sender repeats the packet then.
+    const fn is_repeated(self) -> bool {
+        matches!(self, Self::Rnr(_) | Self::Nak(Refusal::Sequence))
+    }
+}
+
 /// Bytes of headers in a packet, about: Ethernet, IP, UDP, BTH, checksums.
 const HEADERS: usize = 62;
 
@@ -121,10 +128,12 @@ impl<P: Packet> Net<P> {
             ..Event::new(Point::Packet, from)
         };
         let Some(engine) = self.script.as_mut() else { return };
+        let is_behind = engine.is_behind_refused(now, &event);
         let verdict = engine.packet(now, &event, facts.bytes);
         self.change_ports();
         let fate = match self.fate(to, from) {
             Fate::LinkDown => Fate::LinkDown,
+            _ if is_behind => Fate::Behind,
             fate => verdict.fate.unwrap_or(fate),
         };
         let refused = match verdict.answer {
@@ -132,6 +141,11 @@ impl<P: Packet> Net<P> {
             _ => None,
         };
         if let Some(mut answer) = refused {
+            if verdict.answer.is_some_and(Answer::is_repeated)
+                && let Some(engine) = self.script.as_mut()
+            {
+                engine.refuse(now, &event);
+            }
             self.show(now, to, &packet, Fate::Refused);
             answer.set_source(to);
             self.show(now, from, &answer, Fate::Sent);

@@ -3,8 +3,9 @@
 
 #[cfg(test)]
 mod control;
+mod sweep;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::process::ExitCode;
 use uverbs_hca::Link;
 use uverbs_hca_pci::{PciFunction, Registration};
@@ -47,8 +48,10 @@ enum Mkeys {
 /// registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the violations
 /// of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
-#[command(name = "uverbs-hca", version)]
+#[command(name = "uverbs-hca", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Sub>,
     #[command(flatten)]
     options: Options,
     /// The link layer of all devices
@@ -62,8 +65,19 @@ struct Cli {
     no_blue_flame: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum Sub {
+    Sweep(Box<sweep::Args>),
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Sub::Sweep(args)) = &cli.command {
+        return sweep::main(args).unwrap_or_else(|error| {
+            eprintln!("uverbs-hca: {error:#}");
+            ExitCode::from(2)
+        });
+    }
     let link = match cli.link {
         LinkArg::Ib => Link::InfiniBand,
         LinkArg::Roce => Link::Ethernet,
