@@ -146,23 +146,35 @@ impl<P: Packet> Net<P> {
             {
                 engine.refuse(now, &event);
             }
+            self.fills.clear();
             self.show(now, to, &packet, Fate::Refused);
             answer.set_source(to);
-            self.show(now, from, &answer, Fate::Sent);
+            // One that waits in an order mode is shown later.
+            if self.order.is_none() || answer.route().is_none() {
+                self.show(now, from, &answer, Fate::Sent);
+            }
             self.queue(now.saturating_add(verdict.delay), from, answer);
             return;
         }
-        self.show(now, to, &packet, fate);
+        // A packet that waits for its data is shown when it has them.
+        let waits = self.order.is_some() && packet.route().is_some();
+        let is_sent = matches!(fate, Fate::Sent | Fate::Twice);
+        if !(waits && is_sent) {
+            self.show(now, to, &packet, fate);
+        }
         let copies = match fate {
             Fate::Sent => verdict.copies,
             Fate::Twice => verdict.copies + 1,
-            _ => return,
+            _ => return self.fills.clear(),
         };
         let at = now.saturating_add(verdict.delay);
         for _ in 0..copies {
+            let fills = self.fills.clone();
             self.queue(at, to, packet.clone());
+            self.fills = fills;
         }
-        if verdict.behind > 0 {
+        // In an order mode packets wait for their accesses to memory, in the order that it chooses.
+        if verdict.behind > 0 && !waits {
             self.hold(at, to, packet, verdict.behind);
         } else {
             self.queue(at, to, packet);

@@ -25,7 +25,8 @@ use uverbs_fabric::script::Script;
 /// The program runs on software HCAs in its process: a C program with the library of --library, a program of this project as it is. The
 /// first run has no faults; it must succeed, and records the calls of verbs, the posts of the C library and the completions. Then there
 /// is a run for each of them in which that call fails, or that completion has an error. A run ends well, with an error (any other exit
-/// status), by a crash (a signal) or by its time limit (a hang). Objects that are left when a process exits, and were not left by the first
+/// status), by a crash (a signal) or by its time limit (a hang). With --server, a process whose peer ended with an error has a quarter of
+/// the limit to end, too; otherwise its peer waits. Objects that are left when a process exits, and were not left by the first
 /// run, are a leak, and mistakes that a NIC would not report are violations. The report has a script for each finding, which repeats it:
 /// UVERBS_HCA_FAULTS=FILE PROGRAM.
 ///

@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(3);
 /// How long the server has for its device, before the program starts without waiting for it, and how long it has to listen then.
 const BEGIN: Duration = Duration::from_secs(3);
 const LISTEN: Duration = Duration::from_millis(300);
+/// The part of the time limit in which a process must end whose peer has ended with an error.
+const PEER: u32 = 4;
 /// The end of the output that a report shows.
 const SHOWN: u64 = 2000;
 /// The first port of runs. The ports that the system chooses itself begin above them.
@@ -40,6 +42,8 @@ pub(super) enum Outcome {
     Crash(i32),
     /// It did not end.
     Hang,
+    /// One of the server and its client ended with an error, and the other one did not end: it waits for its peer.
+    Waits,
 }
 
 impl fmt::Display for Outcome {
@@ -52,6 +56,7 @@ impl fmt::Display for Outcome {
                 Err(_) => write!(f, "ends by signal {signal}"),
             },
             Self::Hang => f.write_str("does not end"),
+            Self::Waits => f.write_str("ends with an error, and its peer does not end"),
         }
     }
 }
@@ -61,17 +66,19 @@ impl fmt::Display for Outcome {
 pub(super) enum Finding {
     Crash,
     Hang,
+    Waits,
     Leak,
     Violation,
 }
 
 impl Finding {
-    pub(super) const ALL: [Self; 4] = [Self::Crash, Self::Hang, Self::Leak, Self::Violation];
+    pub(super) const ALL: [Self; 5] = [Self::Crash, Self::Hang, Self::Waits, Self::Leak, Self::Violation];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Crash => "crash",
             Self::Hang => "hang",
+            Self::Waits => "peer waits",
             Self::Leak => "leak",
             Self::Violation => "violation",
         }
@@ -140,6 +147,7 @@ impl Ran {
         match self.outcome {
             Outcome::Crash(_) => Some(Finding::Crash),
             Outcome::Hang => Some(Finding::Hang),
+            Outcome::Waits => Some(Finding::Waits),
             _ if self.violations().len() > first.violations().len() => Some(Finding::Violation),
             Outcome::Ok if self.left().iter().any(has_left) => Some(Finding::Leak),
             _ => None,
@@ -246,24 +254,35 @@ impl Program {
 
     /// Waits for all processes. The worst of their outcomes counts.
     fn wait(&self, groups: &mut [Group], begin: Instant) -> Result<Outcome> {
-        let mut outcomes = Vec::new();
-        for group in groups {
-            let outcome = loop {
-                match group.status()? {
-                    Some(status) => break outcome(status),
-                    None if begin.elapsed() > self.limit => break Outcome::Hang,
-                    None => std::thread::sleep(LOOK),
+        let mut ends: Vec<Option<Outcome>> = vec![None; groups.len()];
+        let mut limit = self.limit;
+        while ends.iter().any(Option::is_none) && begin.elapsed() < limit {
+            for (group, end) in groups.iter_mut().zip(&mut ends) {
+                if end.is_none()
+                    && let Some(status) = group.status()?
+                {
+                    *end = Some(outcome(status));
+                    if *end != Some(Outcome::Ok) {
+                        // Its peer has a part of the time to notice.
+                        limit = limit.min(begin.elapsed() + (self.limit / PEER).max(Duration::from_secs(1)));
+                    }
                 }
-            };
-            outcomes.push(outcome);
+            }
+            std::thread::sleep(LOOK);
         }
-        let rank = |outcome: &Outcome| match outcome {
-            Outcome::Ok => 0,
-            Outcome::Error(_) => 1,
-            Outcome::Hang => 2,
-            Outcome::Crash(_) => 3,
-        };
-        Ok(outcomes.into_iter().max_by_key(rank).unwrap_or(Outcome::Ok))
+        Ok(worst(&ends))
+    }
+}
+
+/// The worst of the outcomes; `None` is that of a process that did not end.
+fn worst(ends: &[Option<Outcome>]) -> Outcome {
+    let crash = ends.iter().flatten().find(|end| matches!(end, Outcome::Crash(_)));
+    let error = ends.iter().flatten().find(|end| matches!(end, Outcome::Error(_)));
+    match (crash, ends.contains(&None), error) {
+        (Some(crash), ..) => *crash,
+        (None, true, Some(_)) => Outcome::Waits,
+        (None, true, None) => Outcome::Hang,
+        (None, false, error) => error.copied().unwrap_or(Outcome::Ok),
     }
 }
 
