@@ -285,7 +285,9 @@ impl<M: Model> World<M> {
             self.settle_real(limit.map(|limit| Instant::now() + limit));
             false
         };
-        if is_virtual && all_timers && !more
+        if is_virtual
+            && all_timers
+            && !more
             && let Some(at) = self.next_of_script()
         {
             self.run_script(at, true);

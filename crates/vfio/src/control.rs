@@ -135,7 +135,11 @@ impl<D: Device> Control<D> {
                 return Ok(format!("{} {}", device.name(), device.plugged().stat()));
             }
             ["rule", rule @ ..] => {
-                return self.fabric.add_rules(&rule.join(" ")).map(|()| String::new()).map_err(|e| e.to_string());
+                return self
+                    .fabric
+                    .add_rules(&rule.join(" "))
+                    .map(|()| String::new())
+                    .map_err(|e| e.to_string());
             }
             ["rules"] => {
                 let rules = self.fabric.rules().unwrap_or_default().0;

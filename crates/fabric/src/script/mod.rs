@@ -32,8 +32,8 @@ mod rule;
 mod tests;
 mod world;
 
-pub use engine::Event as Seen;
 pub(crate) use engine::Engine;
+pub use engine::Event as Seen;
 pub use environment::of_environment;
 pub use names::{Event, Key, Opcode, Point, Queue, Refusal, Status};
 pub use net::{Answer, Failure, PacketFacts};

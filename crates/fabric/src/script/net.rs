@@ -4,8 +4,8 @@
 use super::engine::{Engine, Event, Held};
 use super::names::{Opcode, Point, Refusal, Status};
 use super::rule::{Action, Change};
-use crate::model::{Packet, PortEvent};
 use crate::flight::Origin;
+use crate::model::{Packet, PortEvent};
 use crate::net::Net;
 use crate::tap::Fate;
 use uverbs_core::Errno;

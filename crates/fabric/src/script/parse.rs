@@ -152,7 +152,11 @@ fn span(word: Word<'_>, of: impl Fn(Word<'_>) -> Result<u64>) -> Result<Span> {
     let at = word.column + first.len() + 1;
     let first = of(Word { text: first, ..word })?;
     let last = if last.is_empty() { u64::MAX } else { of(Word { column: at, text: last })? };
-    if last < first { Err(word.error("the last one is before the first one")) } else { Ok(Span { first, last }) }
+    if last < first {
+        Err(word.error("the last one is before the first one"))
+    } else {
+        Ok(Span { first, last })
+    }
 }
 
 fn number(word: Word<'_>, max: u64) -> Result<u64> {

@@ -159,7 +159,16 @@ impl Device {
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
         let _counted = self.in_progress.add();
-        qp.req.sent.push_back(Sent { request, number: qp.fetched, first, count, answered: 0, inline, failed, _counted });
+        qp.req.sent.push_back(Sent {
+            request,
+            number: qp.fetched,
+            first,
+            count,
+            answered: 0,
+            inline,
+            failed,
+            _counted,
+        });
         self.complete_answered(cx, qp);
     }
 

@@ -49,7 +49,12 @@ enum Mkeys {
 /// registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the violations
 /// of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
-#[command(name = "uverbs-hca", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    name = "uverbs-hca",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Sub>,

@@ -49,7 +49,10 @@ fn lost_and_reordered_packets_are_repaired() {
     ] {
         let (a, b, sends, receives) = three(text);
         assert_eq!((sends, receives), (vec![0; 3], vec![0; 3]), "{text}");
-        assert!(a.hca.repairs() + b.hca.repairs() > 0 || text.contains("rnr") || text.contains("nak"), "{text}");
+        assert!(
+            a.hca.repairs() + b.hca.repairs() > 0 || text.contains("rnr") || text.contains("nak"),
+            "{text}"
+        );
     }
 }
 
@@ -120,7 +123,8 @@ fn completions_have_another_status() {
     assert_eq!(sends, [0, hw::MLX5_CQE_SYNDROME_REMOTE_OP_ERR, flush]);
     assert!(receives[2..].iter().all(|syndrome| *syndrome == flush) && b.state() == State::Err);
     // Requests of an unreliable transport move the QP to SQE.
-    let (fabric, mut a, _b) = scripted(QpKind::Uc, "completion queue=send opcode=send : status LOC_QP_OP_ERR");
+    let (fabric, mut a, _b) =
+        scripted(QpKind::Uc, "completion queue=send opcode=send : status LOC_QP_OP_ERR");
     a.send(0, 8);
     fabric.run();
     assert_eq!(polled(&mut a.send_cq), [hw::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR]);
@@ -139,7 +143,9 @@ fn a_full_queue_ends_its_qps() {
     let (cqn, qpn) = (b.recv_cq.cqn, b.qpn);
     assert_eq!(b.state(), State::Err);
     assert!(on(&b.hca, |device, _| device.cqs.get(&cqn).unwrap().is_broken()));
-    assert!(seen.contains(&Notice::CqError { cqn }) && seen.contains(&Notice::Qp { qpn, event: event::QP_FATAL }));
+    assert!(
+        seen.contains(&Notice::CqError { cqn }) && seen.contains(&Notice::Qp { qpn, event: event::QP_FATAL })
+    );
     // It is not the program's mistake.
     assert_eq!(b.hca.violations(), []);
 }
@@ -147,7 +153,8 @@ fn a_full_queue_ends_its_qps() {
 #[test]
 fn a_device_is_killed_or_removed_at_a_request() {
     for action in ["kill", "remove"] {
-        let (fabric, mut a, b) = scripted(QpKind::Rc, &format!("packet device=hca0 wr=2 packet=1 : {action} on hca1"));
+        let (fabric, mut a, b) =
+            scripted(QpKind::Rc, &format!("packet device=hca0 wr=2 packet=1 : {action} on hca1"));
         let _context = b.hca.open();
         (0..3).for_each(|_| {
             a.send(0, 8);

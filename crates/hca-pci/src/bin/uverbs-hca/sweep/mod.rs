@@ -97,14 +97,17 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         "UVERBS_HCA selects devices of a library that has them (--library)"
     );
     if let Some(path) = &args.script {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let script: Script = text.parse().with_context(|| path.display().to_string())?;
         let trial = Trial { kind: Kind::Script, name: "script".into(), script };
         let ran = run_trial(&program, &first, &trial)?;
         return finish(args, &first, vec![(trial, ran)]);
     }
     let mut trials = plan::trials(&first, args.most);
-    trials.retain(|trial| args.only.is_empty() || args.only.iter().any(|part| trial.name.contains(part.as_str())));
+    trials.retain(|trial| {
+        args.only.is_empty() || args.only.iter().any(|part| trial.name.contains(part.as_str()))
+    });
     trials.extend(plan::random(&first, args.random, args.seed));
     let results = run_all(args, &program, &first, trials)?;
     finish(args, &first, results)

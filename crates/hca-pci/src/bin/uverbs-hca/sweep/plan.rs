@@ -79,7 +79,8 @@ fn number(n: u64) -> Value {
 
 /// The usual error of a verb: no memory for those that make something, another one for those that change or end it.
 fn errno(verb: &str) -> Errno {
-    let makes = ["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "rereg", "resize", "import"];
+    let makes =
+        ["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "rereg", "resize", "import"];
     if makes.iter().any(|part| verb.contains(part)) {
         Errno::ENOMEM
     } else if verb.contains("destroy") || verb.contains("dealloc") || verb.contains("dereg") {

@@ -121,7 +121,8 @@ impl Ran {
             let words: Vec<&str> = what.split(' ').collect();
             Some(Recorded { process, what: What::of(&words)?, count: count.parse().ok()? })
         };
-        let all = self.reports.iter().flat_map(|(process, report)| report.lines().map(|line| (*process, line)));
+        let all =
+            self.reports.iter().flat_map(|(process, report)| report.lines().map(|line| (*process, line)));
         all.filter_map(|(process, text)| line(process, text)).collect()
     }
 

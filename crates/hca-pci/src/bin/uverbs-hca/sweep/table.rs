@@ -12,7 +12,9 @@ const SHOWN: usize = 3;
 
 /// The report, and the number of findings.
 pub(super) fn report(first: &Ran, results: &[(Trial, (Script, Ran))]) -> (String, usize) {
-    let mut text = String::from("| | runs | succeed | error | crash | hang | peer waits | leak | violation |\n|---|---|---|---|---|---|---|---|---|\n");
+    let mut text = String::from(
+        "| | runs | succeed | error | crash | hang | peer waits | leak | violation |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
     let mut kinds: Vec<Kind> = results.iter().map(|(trial, _)| trial.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();

@@ -52,14 +52,19 @@ fn the_worse_end_of_a_server_and_its_client_counts() {
 
 #[test]
 fn the_script_and_the_ports_reach_the_program() {
-    let ran = shell(r#"cat "$UVERBS_HCA_FAULTS"; echo "{port}"; echo "call create_cq 2" > "$UVERBS_HCA_FAULTS_REPORT/1""#, None, LONG);
+    let ran = shell(
+        r#"cat "$UVERBS_HCA_FAULTS"; echo "{port}"; echo "call create_cq 2" > "$UVERBS_HCA_FAULTS_REPORT/1""#,
+        None,
+        LONG,
+    );
     assert_eq!(ran.output, "packet : drop\n20000\n");
     assert!(ran.has_reports());
 }
 
 /// A run without faults.
 fn first() -> Ran {
-    let server = "call create_qp 2\ncall post_send 3\ncompletion send 0\ncompletion recv 30\npacket 60\nobject pd 1\n";
+    let server =
+        "call create_qp 2\ncall post_send 3\ncompletion send 0\ncompletion recv 30\npacket 60\nobject pd 1\n";
     Ran::of(Outcome::Ok, &[(1, server), (2, "call mmap 1\n")])
 }
 
@@ -131,6 +136,8 @@ fn the_report_counts_and_shows_scripts() {
     assert_eq!(findings, 2);
     assert!(text.contains("| verbs | 2 | 0 | 1 | 1 | 0 | 0 | 0 | 0 |"), "{text}");
     assert!(text.contains("| posts | 1 | 0 | 0 | 0 | 0 | 0 | 1 | 0 |"), "{text}");
-    assert!(text.contains("crash: create_qp, 1 runs\ncall verb=create_qp nth=1 : errno ENOMEM\n  # the program ends by SIGSEGV"));
+    assert!(text.contains(
+        "crash: create_qp, 1 runs\ncall verb=create_qp nth=1 : errno ENOMEM\n  # the program ends by SIGSEGV"
+    ));
     assert!(text.contains("process 1 left: 3 mr"));
 }
