@@ -119,6 +119,11 @@ impl Engine {
         this
     }
 
+    /// Writes what is counted also before the process exits.
+    pub(crate) fn write_counts(&mut self) {
+        self.counts.is_written = true;
+    }
+
     /// Adds a rule, unless there are too many.
     pub(crate) fn push(&mut self, rule: Rule) {
         let is_here = rule.span(Key::Process).is_none_or(|span| span.has(self.process));

@@ -41,6 +41,11 @@ impl<M: Model> Fabric<M> {
         }
         if place.is_some() {
             self.report();
+            self.enter(|world| {
+                if let Some(engine) = &mut world.net.script {
+                    engine.write_counts();
+                }
+            });
         }
         self
     }

@@ -252,6 +252,7 @@ impl<P: Packet> Net<P> {
     pub fn script_completion(&mut self, now: u64, event: Event<'_>) -> Option<Failure> {
         let engine = self.script.as_mut()?;
         engine.counts.complete(event.queue);
+        engine.counts.write(false);
         let mut failure = None;
         engine.each(now, &event, |active| match active.rule.action {
             Action::Status(status) => failure = Some(Failure::Status(status)),
@@ -273,6 +274,7 @@ impl<P: Packet> Net<P> {
         let is_post = qp.is_some();
         let wr = qp.and_then(|qp| engine.number(device, qp << 2 | post_kind(verb), is_post));
         engine.counts.call(verb);
+        engine.counts.write(!is_post);
         let event = Event { verb: Some(verb), qp, wr, ..Event::new(Point::Call, device) };
         let mut errno = None;
         engine.each(now, &event, |active| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the programs of a sweep called and completed, and what they left: a file for each process, written when it exits.
+//! What the programs of a sweep called and completed, and what they left: a file for each process, written when it exits, and without
+//! what it left also before.
 #![expect(unsafe_code)]
 // UNSAFETY: atexit(3).
 
@@ -19,6 +20,8 @@ const FOLDER: &str = "UVERBS_HCA_FAULTS_REPORT";
 const MAX_PROCESSES: u64 = 1000;
 /// Names of verbs that are counted at most.
 const MAX_VERBS: usize = 1000;
+/// The counts are written after so many posts and completions.
+const OFTEN: u64 = 16;
 /// Violations that a report has at most.
 const MAX_VIOLATIONS: usize = 100;
 
@@ -29,6 +32,10 @@ pub(crate) struct Counts {
     sends: u64,
     receives: u64,
     pub(super) packets: u64,
+    /// Whether the counts are also written before the process exits.
+    pub(super) is_written: bool,
+    /// The posts and completions.
+    events: u64,
 }
 
 impl Counts {
@@ -44,6 +51,21 @@ impl Counts {
         match queue {
             Some(Queue::Recv) => self.receives += 1,
             _ => self.sends += 1,
+        }
+    }
+
+    /// Writes the counts, for a process that ends without exit(3): after each call of a verb that is no post, and now and then after posts
+    /// and completions.
+    pub(super) fn write(&mut self, is_call: bool) {
+        if !self.is_written {
+            return;
+        }
+        self.events += 1;
+        if (is_call || self.events.is_power_of_two() || self.events.is_multiple_of(OFTEN))
+            && let Some(place) = Place::of_process().filter(|place| place.pid == std::process::id())
+        {
+            let report = Report { counts: self.clone(), ..Report::default() };
+            let _ = std::fs::write(&place.path, report.text());
         }
     }
 

@@ -212,7 +212,7 @@ impl Program {
                 command.env("UVERBS_HCA", "2");
             }
             if self.is_shared {
-                command.env("UVERBS_HCA_FABRIC", &socket);
+                command.env("UVERBS_HCA_FABRIC", &socket).env("UVERBS_EFA_FABRIC", folder.join("efa"));
             }
             if let Some(library) = &self.library {
                 command.env("LD_LIBRARY_PATH", library);
