@@ -4,6 +4,7 @@
 //! SRD's packets are not published. What is modelled is its description (`SRD.txt` of Amazon's kernel driver): packets take different
 //! paths, each is acknowledged, lost ones are repeated, and a message is delivered at most once.
 
+use uverbs_fabric::script::{Opcode, PacketFacts};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
 /// Bytes of data in a packet at most; more than any MTU.
@@ -91,6 +92,25 @@ impl uverbs_fabric::Packet for Packet {
 
     fn set_source(&mut self, source: usize) {
         self.from = source;
+    }
+
+    fn facts(&self) -> PacketFacts {
+        let opcode = match &self.body {
+            Body::Datagram { .. } | Body::Send { .. } => Opcode::Send,
+            Body::Write { .. } => Opcode::Write,
+            Body::Read { .. } => Opcode::Read,
+            Body::Ack { .. } => Opcode::Ack,
+            Body::ReadData { .. } => Opcode::ReadResponse,
+        };
+        let is_datagram = matches!(self.body, Body::Datagram { .. });
+        PacketFacts {
+            qp: Some(self.src_qpn.into()),
+            dest: Some(self.dest_qpn.into()),
+            opcode: Some(opcode),
+            packet: if is_datagram { 1 } else { self.place.index.saturating_add(1) },
+            bytes: self.body.data().len(),
+            ..PacketFacts::default()
+        }
     }
 
     fn cost(&self) -> usize {

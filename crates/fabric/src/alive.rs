@@ -31,6 +31,7 @@ impl<M: Model> Drop for Alive<M> {
         if !self.is_here() {
             return;
         }
+        crate::script::watch(self);
         Trunks::flush(&self.shared);
         self.trunks.stop();
         self.shared.stop();

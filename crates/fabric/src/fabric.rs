@@ -47,13 +47,13 @@ impl<M: Model> Fabric<M> {
         if let Err(error) = &thread {
             log::warn!("no thread for the fabric's timers: {error}");
         }
-        Self { alive: Alive::new(shared, thread.ok()) }.of_environment()
+        Self { alive: Alive::new(shared, thread.ok()) }.of_environment().scripted()
     }
 
     /// A fabric with a virtual clock and no thread: the same calls give the same run.
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.of_environment()
+        Self { alive: Alive::new(Arc::new(WorldLock::new(seed, true)), None) }.of_environment().scripted()
     }
 
     /// Begins the capture and the trace, and sets the order that the environment asks for.
@@ -177,6 +177,20 @@ impl<M: Model> Fabric<M> {
             index
         });
         Plugged::new(self.clone(), index)
+    }
+
+    /// Names a device, for scripts.
+    pub fn name_device(&self, index: usize, name: &str) {
+        self.enter(|world| {
+            if let Some(engine) = &mut world.net.script {
+                engine.name(index, name);
+            }
+            world.net.names.insert(index, name.into());
+        });
+    }
+
+    pub(crate) fn alive(&self) -> &Arc<Alive<M>> {
+        &self.alive
     }
 
     /// Waits until the other processes know the devices of this one, at most for some seconds.

@@ -126,6 +126,22 @@ impl<P> Flight<P> {
         }
     }
 
+    /// Whether there is a packet at this place.
+    pub(crate) fn has(&self, at: Place) -> bool {
+        self.others.contains_key(&at) || self.line.binary_search_by_key(&at, |entry| entry.at).is_ok()
+    }
+
+    /// Moves a packet to a place where no other one is. The cost grows with the packets in flight.
+    pub(crate) fn move_to(&mut self, from: Place, to: Place) {
+        let entry = match self.line.binary_search_by_key(&from, |entry| entry.at) {
+            Ok(index) => self.line.remove(index),
+            Err(_) => self.others.remove(&from),
+        };
+        if let Some(entry) = entry {
+            self.put(to, entry.to, entry.origin, entry.cost, entry.packet);
+        }
+    }
+
     /// Removes the first packet, if it is due by `until`: its place, its receiver, the packet.
     #[inline]
     pub(crate) fn pop(&mut self, until: u64) -> Option<(Place, usize, P)> {
@@ -178,6 +194,22 @@ mod tests {
         assert_eq!(until(&mut flight, 5), [4, 0, 1]);
         assert_eq!(until(&mut flight, 90), [3, 5, 2]);
         assert_eq!((until(&mut flight, u64::MAX), flight.len(), flight.of_ports[3]), (vec![6], 0, 0));
+    }
+
+    #[test]
+    fn packets_move_to_other_places() {
+        let mut flight = Flight::default();
+        for (packet, at) in [(0, 5), (1, 9), (2, 7), (3, 10)] {
+            put(&mut flight, (at, u64::from(packet)), packet);
+        }
+        // One of the line, one of the tree, and one that is not there.
+        for (from, to) in [((9, 1), (6, 10)), ((7, 2), (11, 11)), ((9, 1), (1, 12))] {
+            assert_eq!(flight.has(from), to.0 != 1);
+            flight.move_to(from, to);
+        }
+        let order = core::iter::from_fn(|| flight.pop(u64::MAX).map(|(at, _, packet)| (at, packet)));
+        assert_eq!(order.collect::<Vec<_>>(), [(5, 0), (6, 1), (10, 3), (11, 2)]);
+        assert_eq!(flight.of_ports[3], 0);
     }
 
     #[test]

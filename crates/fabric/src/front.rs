@@ -6,8 +6,11 @@
 //! process is a front, a PCI function of a VM is another one.
 
 use crate::model::Model;
+use crate::port::Port;
+use crate::script::Event;
 use core::any::Any;
 use core::fmt;
+use std::collections::BTreeMap;
 
 /// The front of a device of a [`Model`]: its state, which is protected by the fabric's lock.
 pub trait Front<M: Model>: Any + Send + fmt::Debug {
@@ -23,6 +26,23 @@ pub trait Front<M: Model>: Any + Send + fmt::Debug {
     /// not answer, a call processes due work for a short time only, and the fabric's thread processes the rest.
     fn is_in_vm(&self) -> bool {
         false
+    }
+
+    /// Ends all contexts of programs: because the device is removed, or as if their processes had died. `false` if it can't.
+    fn end(&mut self, device: &mut M, port: &mut Port<'_, M::Packet>, is_removed: bool) -> bool {
+        let _ = (device, port, is_removed);
+        false
+    }
+
+    /// Gives programs an asynchronous event, of a QP or of the device. `false` if it can't.
+    fn raise(&mut self, device: &mut M, event: Event, qp: Option<u32>) -> bool {
+        let _ = (device, event, qp);
+        false
+    }
+
+    /// The number of objects of each kind in contexts of programs.
+    fn objects(&self) -> BTreeMap<&'static str, usize> {
+        BTreeMap::new()
     }
 }
 

@@ -24,6 +24,7 @@
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`ring`] | the memory of a queue, to read its entries |
 //! | [`socket`] | paths of Unix sockets |
+//! | [`script`] | faults by rules |
 //! | [`tap`] | what sees the packets: capture files |
 //! | [`trace`] | what happens, in words |
 
@@ -44,6 +45,7 @@ mod plugged;
 mod port;
 pub mod process;
 pub mod ring;
+pub mod script;
 pub mod socket;
 mod stat;
 mod state;

@@ -10,6 +10,7 @@ use crate::net::{Address, Net};
 use crate::order::{Label, Route};
 use crate::port::Port;
 use crate::ring::{Queue, RingDump};
+use crate::script::{Answer, PacketFacts};
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
 use crate::violation::Violations;
@@ -138,6 +139,17 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// What it is in words, and the addresses in it, for a trace.
     fn words(&self) -> (String, String) {
         (format!("{self:?}"), String::new())
+    }
+
+    /// What a script may select it by. It is called if there is a script.
+    fn facts(&self) -> PacketFacts {
+        PacketFacts::default()
+    }
+
+    /// The answer of its receiver if it refuses the packet, from no device yet; `None` if the packet has no such answer.
+    fn refused(&self, answer: Answer) -> Option<Self> {
+        let _ = answer;
+        None
     }
 
     /// Sets the number of the device that sent it.

@@ -2,9 +2,10 @@
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
-use crate::flight::{Flight, Origin};
-use crate::model::Packet;
+use crate::flight::{Flight, Origin, Place};
+use crate::model::{Packet, PortEvent};
 use crate::order::{Fill, Order};
+use crate::script::Engine;
 use crate::tap::{Fate, Tap, Tapped};
 use crate::trace::Traced;
 use crate::users::Users;
@@ -181,6 +182,12 @@ pub struct Net<P> {
     /// The fills of the next packet.
     pub(crate) fills: Vec<Fill>,
     pub(crate) traced: Traced,
+    /// The script of faults.
+    pub(crate) script: Option<Box<Engine>>,
+    /// The changes of ports by the script, of which devices are not told yet.
+    pub(crate) port_events: Vec<(usize, PortEvent)>,
+    /// The names of the devices of this process.
+    pub(crate) names: HashMap<usize, String>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -237,7 +244,7 @@ impl<P: Packet> Net<P> {
     }
 
     /// Adds a packet, unless its sender has too many in flight. Returns its number.
-    fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) -> Option<u64> {
+    pub(crate) fn put(&mut self, at: u64, to: usize, origin: Origin, packet: P) -> Option<u64> {
         let cost = packet.cost();
         if !self.packets.start(origin, cost) {
             return None;
@@ -273,6 +280,9 @@ impl<P: Packet> Net<P> {
             fills: Vec::new(),
             spare: Vec::new(),
             traced: Traced::default(),
+            script: None,
+            port_events: Vec::new(),
+            names: HashMap::new(),
         }
     }
 
@@ -331,6 +341,9 @@ impl<P: Packet> Net<P> {
         if let Some(port) = self.ports.get_mut(packet.source()) {
             port.sent += 1;
         }
+        if self.is_scripted() {
+            return self.send_by_script(now, to, packet);
+        }
         let fate = self.fate(to, packet.source());
         // A packet that waits for its data is shown when it has them.
         let waits = self.order.is_some() && packet.route().is_some();
@@ -345,7 +358,7 @@ impl<P: Packet> Net<P> {
                 self.queue(now, to, packet.clone());
                 self.fills = fills;
             }
-            Fate::LinkDown | Fate::Lost => {
+            Fate::LinkDown | Fate::Lost | Fate::Corrupt | Fate::Refused | Fate::Behind => {
                 self.fills.clear();
                 self.sent(self.sending(now, to, &packet), None, fate.words());
                 return;
@@ -355,7 +368,7 @@ impl<P: Packet> Net<P> {
     }
 
     /// What becomes of a packet.
-    fn fate(&mut self, to: usize, from: usize) -> Fate {
+    pub(crate) fn fate(&mut self, to: usize, from: usize) -> Fate {
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         // A port that is down still reaches itself, as on hardware.
         if to != from && !(up(to) && up(from)) {
@@ -400,7 +413,7 @@ impl<P: Packet> Net<P> {
         self.tap.is_set()
     }
 
-    fn queue(&mut self, now: u64, to: usize, packet: P) {
+    pub(crate) fn queue(&mut self, now: u64, to: usize, packet: P) {
         let mut at = now.saturating_add(self.faults.delay);
         let is_late = self.chance(self.faults.reorder);
         if is_late {
@@ -422,6 +435,18 @@ impl<P: Packet> Net<P> {
             None => self.put(at, to, origin, packet),
         };
         self.sent(sending, id, if id.is_none() { "lost: too much is in flight" } else { "" });
+    }
+
+    /// The place of the packet that was put last, at this time, if it is in flight.
+    pub(crate) fn last_place(&self, at: u64) -> Option<Place> {
+        let place = (at, self.sequence);
+        self.packets.has(place).then_some(place)
+    }
+
+    /// Moves a packet in flight behind those of a time.
+    pub(crate) fn move_packet(&mut self, place: Place, at: u64) {
+        self.sequence += 1;
+        self.packets.move_to(place, (at, self.sequence));
     }
 
     /// The time of the next packet or timer.

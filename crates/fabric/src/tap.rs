@@ -15,6 +15,12 @@ pub enum Fate {
     Lost,
     /// It is lost: the link of the sender or of the receiver is down.
     LinkDown,
+    /// It arrives with a wrong ICRC, by a script, so that the receiver drops it.
+    Corrupt,
+    /// It does not arrive, and the sender gets a NAK, by a script.
+    Refused,
+    /// It is dropped behind a packet that a script has refused.
+    Behind,
 }
 
 impl Fate {
@@ -26,6 +32,9 @@ impl Fate {
             Self::Twice => "delivered twice",
             Self::Lost => "lost",
             Self::LinkDown => "lost: the link is down",
+            Self::Corrupt => "corrupt: the receiver drops it for its ICRC",
+            Self::Behind => "dropped behind a packet that a script refused",
+            Self::Refused => "refused by a script",
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::model::{Model, Packet, PortEvent, Wait};
 use crate::net::Address;
+use crate::script::PacketFacts;
 use crate::wire::{Malformed, Reader, Writer};
 use crate::{Fabric, Front, Plugged, Port, QpKind, QpStat, State, Timer, Violations};
 
@@ -19,6 +20,10 @@ impl Packet for Frame {
 
     fn source(&self) -> usize {
         self.source
+    }
+
+    fn facts(&self) -> PacketFacts {
+        PacketFacts { qp: Some(self.queue), bytes: self.data.len(), ..PacketFacts::default() }
     }
 
     fn set_source(&mut self, source: usize) {

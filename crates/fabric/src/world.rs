@@ -135,13 +135,13 @@ impl<M: Model> World<M> {
                 }
             }
             Some(PortLocation::Away { link }) => {
-                let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.source())) else {
-                    return;
-                };
-                self.peers.forward(link, from, to, *packet);
+                if let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.source())) {
+                    self.peers.forward(link, from, to, *packet);
+                }
             }
             Some(PortLocation::Gone) | None => {}
         }
+        self.apply_script();
     }
 
     /// Adds a slot for a port of another process. No packet is delivered to it.
@@ -159,6 +159,9 @@ impl<M: Model> World<M> {
             let is_later = self.net.next_packet().is_none_or(|at| at > self.now);
             if is_later && self.tell_idle() {
                 continue;
+            }
+            if let Some(at) = self.net.next_packet().filter(|at| *at <= until) {
+                self.run_script(at, moves);
             }
             let Some((at, to, packet)) = self.net.pop_packet(until) else { return };
             if moves {
@@ -290,13 +293,23 @@ impl<M: Model> World<M> {
 
     /// Processes what is due, at most for `limit` in real time.
     pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
+        self.apply_script();
+        self.run_script(self.now, false);
         self.deliver_messages(if is_virtual { u64::MAX } else { self.now }, is_virtual);
-        let more = if is_virtual {
+        let mut more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
             self.settle_real(limit.map(|limit| Instant::now() + limit));
             false
         };
+        if is_virtual
+            && all_timers
+            && !more
+            && let Some(at) = self.next_of_script()
+        {
+            self.run_script(at, true);
+            more = true;
+        }
         // Only the fabric's thread, and a run of a virtual clock, look at more than a few queues in ERR at a time.
         self.tidy(match (all_timers, is_virtual) {
             (true, true) => usize::MAX,
@@ -312,6 +325,11 @@ impl<M: Model> World<M> {
         loop {
             self.deliver_packets(until, true);
             self.take_all_steps();
+            let clock = self.next_of_script().filter(|at| *at <= until);
+            if let Some(at) = clock.filter(|at| self.net.next_timer().is_none_or(|timer| *at <= timer)) {
+                self.run_script(at, true);
+                continue;
+            }
             let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(entry.0);
             self.fire(entry, index, queue);
@@ -330,6 +348,7 @@ impl<M: Model> World<M> {
 
     /// Checks queues without doorbells, and delivers notices to the programs.
     fn tidy(&mut self, sweep: usize) {
+        self.apply_script();
         // Only devices that were used have something to check or to deliver, so that the cost of a call does not grow with the
         // number of devices.
         for i in 0..self.listed.len() {
@@ -356,7 +375,7 @@ impl<M: Model> World<M> {
         // A listed device has work.
         let watch = (!self.listed.is_empty()).then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         let step = self.net.order.as_ref().and_then(|order| order.next_due());
-        let times = [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch, step];
+        let times = [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch, step, self.next_of_script()];
         times.into_iter().flatten().min()
     }
 }

@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
@@ -46,6 +46,15 @@ impl<M: Model> WorldLock<M> {
             world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         }
         world
+    }
+
+    /// The world, unless another thread has the lock.
+    pub(crate) fn try_world(&self) -> Option<MutexGuard<'_, World<M>>> {
+        match self.world.try_lock() {
+            Ok(world) => Some(world),
+            Err(TryLockError::Poisoned(world)) => Some(world.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Calls `f` with the world, and then processes due packets and timers.

@@ -111,7 +111,8 @@ impl DeviceBuilder {
         let ethernet = self.config.link == Link::Ethernet;
         let fabric = self.fabric.clone();
         let in_real_time = !fabric.is_deterministic();
-        fabric.plug(|number| {
+        let name = self.config.name.clone();
+        let plugged = fabric.plug(|number| {
             let (address, guid) = address(number, ethernet);
             self.config.guid = guid;
             let make = move |port: &mut Port<'_>| {
@@ -128,7 +129,9 @@ impl DeviceBuilder {
                 (device, front)
             };
             (address, make)
-        })
+        });
+        plugged.fabric().name_device(plugged.index(), &name);
+        plugged
     }
 }
 

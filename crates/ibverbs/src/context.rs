@@ -104,6 +104,8 @@ fn finish<D: Driver>(
         (None, None) => -1,
     };
     let mut public = data::functions::<D>();
+    #[cfg(feature = "hca")]
+    data::faulty::set_posts::<D>(&mut public.context.ops, device);
     public.sz = size_of::<verbs_context>();
     public.context.device = device;
     public.context.cmd_fd = cmd_fd;

@@ -227,6 +227,24 @@ fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
     Ok(unsafe { &(**found).source })
 }
 
+/// Whether a device is a software device with a script of faults.
+#[cfg(feature = "hca")]
+pub(crate) fn is_scripted(device: *mut ibv_device) -> bool {
+    match source(device) {
+        Ok(Source::Software(index)) => crate::software::is_scripted(*index),
+        _ => false,
+    }
+}
+
+/// The error that the script of a software device gives a work request.
+#[cfg(feature = "hca")]
+pub(crate) fn script_post(device: *mut ibv_device, verb: &str, queue: u32) -> Option<Errno> {
+    match source(device) {
+        Ok(Source::Software(index)) => crate::software::script_post(*index, verb, queue),
+        _ => None,
+    }
+}
+
 /// Opens a device.
 ///
 /// # Safety

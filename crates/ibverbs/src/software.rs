@@ -9,6 +9,8 @@
 //! Unix socket, `uverbs-hca --fabric SOCKET`. If there is none, the first program listens; when it exits, the others
 //! lose their links. `UVERBS_EFA_FABRIC=SOCKET` is the same for EFA devices, with `uverbs-efa --fabric SOCKET`; each kind has a fabric of
 //! its own.
+//!
+//! `UVERBS_HCA_FAULTS=FILE` is a script of faults for all of them; with one that can't be read there are no devices.
 #![expect(unsafe_code)]
 // UNSAFETY: atexit(3).
 
@@ -70,7 +72,29 @@ pub(crate) fn open(index: usize) -> Outcome<Arc<dyn Kernel>> {
     }
 }
 
+/// Whether a device has a script of faults.
+pub(crate) fn is_scripted(index: usize) -> bool {
+    match devices().ok().and_then(|all| all.get(index)) {
+        Some(Device::Hca(hca)) => hca.is_scripted(),
+        Some(Device::Efa(efa)) => efa.is_scripted(),
+        None => false,
+    }
+}
+
+/// The error that the script of a device gives a work request.
+pub(crate) fn script_post(index: usize, verb: &str, queue: u32) -> Option<Errno> {
+    match devices().ok()?.get(index)? {
+        Device::Hca(hca) => hca.script_post(verb, queue),
+        Device::Efa(efa) => efa.script_post(verb, queue),
+    }
+}
+
 fn make() -> Outcome<Vec<Device>> {
+    // A program whose faults are not those that were asked for would pass its test in vain.
+    if let Err(error) = uverbs_fabric::script::of_environment() {
+        log::error!("{error}");
+        return Err(Errno::EINVAL);
+    }
     let mut devices = Vec::new();
     if let Some(count) = number("UVERBS_HCA")? {
         let fabric: uverbs_hca::Fabric = fabric("UVERBS_HCA_FABRIC")?;

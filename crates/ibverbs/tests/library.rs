@@ -461,6 +461,31 @@ fn the_environment_selects_the_destination_of_messages() {
 }
 
 #[test]
+fn a_script_fails_calls_posts_and_completions() {
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("faults.script");
+    let rules = "call verb=create_qp nth=1 : errno ENOMEM\n\
+                 call verb=post_recv wr=3 : errno ENOSPC\n\
+                 call verb=post_send wr=2 : errno ENOMEM\n\
+                 call verb=wr_complete nth=1 : errno EAGAIN\n\
+                 completion device=hca0 queue=send wr=3 : status RNR_RETRY_EXC_ERR\n\
+                 call verb=destroy_qp nth=1 : errno EBUSY\n\
+                 call device=hca1 verb=dealloc_pd : event DEVICE_FATAL on hca0\n";
+    std::fs::write(&script, rules).unwrap();
+    passes_with("faults", &[("UVERBS_HCA_FAULTS", script.to_str().unwrap())]);
+    if !header_is_there() {
+        return;
+    }
+    // Without devices, a program can't pass its test in vain.
+    std::fs::write(&script, "call verb=create_qp : drop").unwrap();
+    let program = compile("faults", Some(library()));
+    let mut run = Command::new(program);
+    run.env("UVERBS_HCA", "2").env("UVERBS_HCA_FAULTS", &script).env("LD_LIBRARY_PATH", library());
+    let out = run.env("VERBS_LOG_LEVEL", "1").output().unwrap();
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && text.contains("line 1, column 23: drop: no action of a call"), "{text}");
+}
+
+#[test]
 fn threads_create_poll_wait_and_destroy_at_the_same_time() {
     passes("concurrent");
 }

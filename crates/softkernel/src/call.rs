@@ -6,6 +6,7 @@ use crate::commands;
 use crate::driver::{Driver, Entered};
 use crate::handles::Reported;
 use crate::object::{Kind, Object};
+use crate::script;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::cmd::IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL;
@@ -42,6 +43,29 @@ pub trait Call<'n>: Sized {
     /// succeed, because all its objects are destroyed.
     fn is_destroy(key: Key) -> bool;
 
+    /// The name of a method that only this driver has, for scripts.
+    fn verb(key: Key) -> Option<&'static str> {
+        let _ = key;
+        None
+    }
+
+    /// The error that a script gives a command instead of its execution.
+    ///
+    /// # Errors
+    /// That of the script.
+    fn by_script(&mut self, c: &RawCommand<'_, '_>, key: Key) -> Result<(), Errno> {
+        let Entered { state, port, context, .. } = self.entered();
+        if !port.net.is_scripted() {
+            return Ok(());
+        }
+        let is_open = state.tables_mut().context(context).is_ok_and(|context| context.is_open);
+        let Some(verb) = script::verb(c, key, is_open, Self::verb) else { return Ok(()) };
+        match port.net.script_call(port.now, port.me, verb, None) {
+            Some(errno) => Err(errno),
+            None => Ok(()),
+        }
+    }
+
     /// Creates the program's context.
     ///
     /// # Errors
@@ -69,6 +93,7 @@ pub trait Call<'n>: Sized {
         // A command takes effect after the accesses to memory that the device has begun.
         let Entered { device, port, .. } = self.entered();
         port.drain(device);
+        self.by_script(c, key)?;
         if key == GET_CONTEXT {
             return self.get_context(c);
         }

@@ -14,6 +14,23 @@ macro_rules! device_methods {
                 ::std::sync::Arc::new($crate::Opened::<$driver>::open(&self.plugged, &self.name))
             }
 
+            /// Whether the fabric has a script of faults ([`Fabric::script`](uverbs_fabric::Fabric::script)).
+            #[must_use]
+            pub fn is_scripted(&self) -> bool {
+                self.plugged.is_here() && self.plugged.fabric().read(|world| world.net.is_scripted())
+            }
+
+            /// Notes a work request of this device for its script, before it is posted: no command carries it. Returns the error
+            /// that it has instead. `verb` is `post_send`, `post_recv`, `post_srq_recv` or `wr_complete`, `queue` the number of
+            /// the queue.
+            #[must_use]
+            pub fn script_post(&self, verb: &str, queue: u32) -> Option<::uverbs_core::Errno> {
+                if !self.plugged.is_here() {
+                    return None;
+                }
+                self.plugged.fabric().script_post(self.plugged.index(), verb, queue)
+            }
+
             /// Its name.
             #[must_use]
             pub fn name(&self) -> &str {

@@ -16,6 +16,7 @@
 //! | [`Opened`] | a context, as the kernel port that drivers use |
 //! | [`device_methods!`] | the methods that each software device has for its user |
 //! | [`commands`] | what no driver differs in, of some commands |
+//! | [`script`] | the names of verbs, for faults by script |
 //! | [`program_memory`] | memory that a command makes available to a device |
 
 pub mod attr;
@@ -29,6 +30,7 @@ pub mod handles;
 mod object;
 mod opened;
 pub mod program_memory;
+pub mod script;
 pub mod tables;
 
 pub use call::{Call, Key};

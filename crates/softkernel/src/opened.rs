@@ -55,6 +55,12 @@ impl<D: Driver> Opened<D> {
     }
 }
 
+/// The error that a script gives a mapping of memory.
+fn by_script<D: Driver>(entered: &mut Entered<'_, '_, D>) -> Result<(), Errno> {
+    let port = &mut *entered.port;
+    port.net.script_call(port.now, port.me, "mmap", None).map_or(Ok(()), Err)
+}
+
 impl<D: Driver> Kernel for Opened<D> {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         self.call(
@@ -74,7 +80,10 @@ impl<D: Driver> Kernel for Opened<D> {
     }
 
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        self.call(|entered| D::map(entered, offset, len, protection))
+        self.call(|mut entered| {
+            by_script(&mut entered)?;
+            D::map(entered, offset, len, protection)
+        })
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {

@@ -14,7 +14,7 @@ use uverbs_fabric::order::{Setting, UnknownOrder};
 
 /// The commands that all models have.
 const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; order MODE[:SEED]; repairs; packets N; \
-                    stat N; queue N QPN send|recv|send-cq|recv-cq; violations; forgive [KIND...]; quit";
+                    stat N; queue N QPN send|recv|send-cq|recv-cq; rule RULE; rules [off]; violations; forgive [KIND...]; quit";
 
 /// Bytes of a line at most, and clients of the control socket at a time.
 const MAX_LINE: u64 = 4096;
@@ -145,6 +145,21 @@ impl<D: Device> Control<D> {
                 return dump
                     .map(|dump| dump.to_string())
                     .ok_or_else(|| format!("QP {qpn:#x} has no such queue"));
+            }
+            ["rule", rule @ ..] => {
+                return self
+                    .fabric
+                    .add_rules(&rule.join(" "))
+                    .map(|()| String::new())
+                    .map_err(|e| e.to_string());
+            }
+            ["rules"] => {
+                let rules = self.fabric.rules().unwrap_or_default().0;
+                return Ok(rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+            }
+            ["rules", "off"] => {
+                self.fabric.no_script();
+                return Ok(String::new());
             }
             ["violations"] => {
                 return Ok(self

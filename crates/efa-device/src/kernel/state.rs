@@ -7,9 +7,11 @@ use super::object::{ContextData, Object};
 use crate::device::{Device, Notice, Port};
 use crate::fabric::Config;
 use crate::{Front, Plugged};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPort, Mapping, Protection, RawCommand};
+use uverbs_fabric::script::Event;
 use uverbs_softkernel::{Call as _, Driver, Entered, Tables};
 use uverbs_uapi::event::{IB_EVENT_PORT_ACTIVE, IB_EVENT_PORT_ERR};
 use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
@@ -129,5 +131,18 @@ impl Front<Device> for State {
 
     fn has_backlog(&self) -> bool {
         self.tables.has_backlog()
+    }
+
+    fn end(&mut self, device: &mut Device, port: &mut Port<'_>, is_removed: bool) -> bool {
+        self.end_all(device, port, is_removed);
+        true
+    }
+
+    fn raise(&mut self, _: &mut Device, event: Event, qp: Option<u32>) -> bool {
+        uverbs_softkernel::script::raise(&mut self.tables, event, qp)
+    }
+
+    fn objects(&self) -> BTreeMap<&'static str, usize> {
+        self.tables.counts()
     }
 }

@@ -65,6 +65,31 @@ fn address(storage: &Storage, size: u16) -> Result<SocketAddr, Errno> {
     }
 }
 
+/// The name of a command in a script: that of the function of librdmacm which sends it, as far as there is one.
+pub(super) fn verb(cmd: u32) -> &'static str {
+    match cmd {
+        RDMA_USER_CM_CMD_CREATE_ID => "rdma_create_id",
+        RDMA_USER_CM_CMD_DESTROY_ID => "rdma_destroy_id",
+        RDMA_USER_CM_CMD_BIND => "rdma_bind_addr",
+        RDMA_USER_CM_CMD_RESOLVE_ADDR => "rdma_resolve_addr",
+        RDMA_USER_CM_CMD_RESOLVE_ROUTE => "rdma_resolve_route",
+        RDMA_USER_CM_CMD_LISTEN => "rdma_listen",
+        RDMA_USER_CM_CMD_CONNECT => "rdma_connect",
+        RDMA_USER_CM_CMD_ACCEPT => "rdma_accept",
+        RDMA_USER_CM_CMD_REJECT => "rdma_reject",
+        RDMA_USER_CM_CMD_DISCONNECT => "rdma_disconnect",
+        RDMA_USER_CM_CMD_NOTIFY => "rdma_notify",
+        RDMA_USER_CM_CMD_GET_EVENT => "rdma_get_cm_event",
+        RDMA_USER_CM_CMD_SET_OPTION => "rdma_set_option",
+        RDMA_USER_CM_CMD_INIT_QP_ATTR => "rdma_init_qp_attr",
+        RDMA_USER_CM_CMD_QUERY | RDMA_USER_CM_CMD_QUERY_ROUTE => "rdma_query",
+        RDMA_USER_CM_CMD_MIGRATE_ID => "rdma_migrate_id",
+        RDMA_USER_CM_CMD_JOIN_MCAST => "rdma_join_multicast",
+        RDMA_USER_CM_CMD_LEAVE_MCAST => "rdma_leave_multicast",
+        _ => "rdma_command",
+    }
+}
+
 impl Cm {
     /// Runs a command.
     pub(super) fn command(

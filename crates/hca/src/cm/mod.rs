@@ -75,6 +75,9 @@ impl CmPort for HcaCm {
             return Err(Errno::ESTALE);
         }
         self.fabric.enter(|world| {
+            if let Some(errno) = world.net.script_call(world.now, self.host, command::verb(cmd), None) {
+                return Err(errno);
+            }
             let mut call =
                 Call { net: &mut world.net, now: world.now, host: self.host, channel: self.channel };
             world.hosts.command(&mut call, cmd, input, output)

@@ -117,6 +117,11 @@ impl Cq {
         self.broken
     }
 
+    /// Puts it into the error state. Returns whether it was in it.
+    pub(super) fn replace_broken(&mut self) -> bool {
+        core::mem::replace(&mut self.broken, true)
+    }
+
     /// Entries that were written and not consumed, according to the consumer index in the record.
     fn unread(&self) -> Result<u32, Fault> {
         Ok(self.producer.wrapping_sub(self.record.load_be32(0)?) & CI_MASK)

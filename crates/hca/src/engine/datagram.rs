@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Datagrams and the sending side of unreliable connections.
 
-use super::packet::{Body, Grh, Packet, Path, psn_add};
+use super::packet::{Body, Grh, Packet, Path, WrPart, psn_add};
 use super::qp::{Qp, QpKind};
 use super::reliable::{MAX_MESSAGE, peer};
 use super::{Device, Port};
@@ -76,7 +76,8 @@ impl Device {
                 _ => return Err(Syndrome::LOCAL_QP_OP),
             };
             let psn = qp.req.take_psn();
-            let packet = Packet { solicited: request.solicited && is_last, ..packet(cx, qp, psn, body) };
+            let wr = WrPart::new(qp.fetched, i as u32);
+            let packet = Packet { solicited: request.solicited && is_last, wr, ..packet(cx, qp, psn, body) };
             self.fill_packet(cx, user, Side::Requester, request.fence);
             if let Some(to) = peer(cx, qp) {
                 cx.net.send(cx.now, to, packet);
@@ -173,6 +174,11 @@ impl Device {
         }
         self.trace_scattered(cx, qp.qpn, segments, (GRH as u64, data.len()));
         let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
+        if let Some(syndrome) = self.receive_by_script(cx, qp, srqn, Some(&packet.body), cqn) {
+            self.fail_receive(cx, qp, srqn, &taken, syndrome);
+            self.fail_responder(cx, qp, None);
+            return;
+        }
         let level = match grh {
             // Ethernet: the kind of the header. The priority is in the VLAN tag.
             Some(grh) if self.ethernet => match (grh.ip, mapped(&grh.sgid)) {
@@ -212,6 +218,7 @@ fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
         msn: 0,
         dc: None,
         path: shown_path(cx, qp),
+        wr: WrPart::new(qp.fetched, 0),
         body,
     }
 }

@@ -5,7 +5,7 @@ use super::checksum::{fold, sum};
 use super::flow::Target;
 use super::headers::Headers;
 use super::offload::{Part, fill_checksums, segment};
-use super::packet::{Body, Packet, Path, Transport};
+use super::packet::{Body, Packet, Path, Transport, WrPart};
 use super::qp::Qp;
 use super::recv::Taken;
 use super::{Device, Notice, Port, event};
@@ -48,7 +48,7 @@ impl Device {
             let data = self.gather(qp.user(), &request.data, 0, len, Vec::new())?;
             let mut frame = [&eth.header[..], &data].concat();
             fill_checksums(&mut frame, eth);
-            self.emit(cx, qp.qpn, frame);
+            self.emit(cx, qp.qpn, WrPart::new(qp.fetched, 0), frame);
             return Ok(None);
         };
         let (mss, len) = (u64::from(mss.max(1)), len as u64);
@@ -67,13 +67,13 @@ impl Device {
             let part = Part { index, offset, is_last: index + 1 == count };
             let mut frame = segment(&eth.header, parsed.as_ref(), &data[from..to], &part);
             fill_checksums(&mut frame, eth);
-            self.emit(cx, qp.qpn, frame);
+            self.emit(cx, qp.qpn, WrPart::new(qp.fetched, index as u32), frame);
         }
         Ok((end < count).then_some(end))
     }
 
     /// Sends a frame to every port that may accept it.
-    fn emit(&self, cx: &mut Port<'_>, src_qpn: u32, frame: Vec<u8>) {
+    fn emit(&self, cx: &mut Port<'_>, src_qpn: u32, wr: WrPart, frame: Vec<u8>) {
         let Some(dmac) = array::<6>(&frame, 0) else { return };
         // Like a switch, sends a frame for a known address to its port, and any other frame to all ports except the source.
         let known = cx.net.by_mac(&dmac);
@@ -94,6 +94,7 @@ impl Device {
                     msn: 0,
                     dc: None,
                     path: Path::default(),
+                    wr,
                     body: Body::Frame(frame.clone()),
                 };
                 cx.net.send(cx.now, to, packet);
@@ -128,6 +129,10 @@ impl Device {
         let srqn = qp.srqn;
         let Some(taken) = self.take_receive(cx, qp, srqn) else { return };
         let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
+        if let Some(syndrome) = self.receive_by_script(cx, qp, srqn, None, cqn) {
+            self.fail_receive(cx, qp, srqn, &taken, syndrome);
+            return self.fail_responder(cx, qp, None);
+        }
         if self.put_frame(cx, qp.user(), &taken, frame, headers, (cqn, cqe), tag).is_err() {
             self.fail_responder(cx, qp, None);
         }

@@ -5,7 +5,7 @@
 use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, Target, access};
-use super::packet::{Atomic, Body, Nak, PSN, Packet, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Nak, PSN, Packet, psn_add, psn_diff, WrPart};
 use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
@@ -215,8 +215,12 @@ impl Device {
         }
         match packet.ack {
             // Requests that arrive together have one acknowledgement. In the middle of a message the requester may wait for it.
-            // The modes of order have a step for each.
-            true if qp.kind != QpKind::Dct && is_last(packet) && cx.net.mode() == Mode::Ordered => {
+            // The modes of order have a step for each, and rules of a script name the WR of each.
+            true if qp.kind != QpKind::Dct
+                && is_last(packet)
+                && cx.net.mode() == Mode::Ordered
+                && !cx.net.is_scripted() =>
+            {
                 if resp.due.replace((packet.from, packet.src_qpn)).is_none() {
                     self.unacknowledged.push(qp.qpn);
                 }
@@ -245,6 +249,7 @@ impl Device {
                     msn: qp.resp.msn,
                     dc: None,
                     path: shown_path(cx, qp),
+                    wr: WrPart::default(),
                     body: Body::Ack,
                 };
                 cx.net.send(cx.now, to, packet);
@@ -339,6 +344,10 @@ impl Device {
             return Err(Refusal::Silent);
         }
         let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+        if let Some(syndrome) = self.receive_by_script(cx, qp, receiving.srqn, Some(&packet.body), cqn) {
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
+            return Err(Refusal::Nak(Nak::Operation));
+        }
         let kind = match (imm, invalidate) {
             (Some(_), _) => MLX5_CQE_RESP_SEND_IMM,
             (_, Some(_)) => MLX5_CQE_RESP_SEND_INV,
@@ -424,6 +433,10 @@ impl Device {
         resp.writing = None;
         if let (Some(imm), Some(receiving)) = (imm, receiving) {
             let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+            if let Some(syndrome) = self.receive_by_script(cx, qp, receiving.srqn, Some(&packet.body), cqn) {
+                self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
+                return Err(Refusal::Nak(Nak::Operation));
+            }
             let cqe = Cqe {
                 kind: MLX5_CQE_RESP_WR_IMM,
                 imm,
@@ -609,6 +622,7 @@ fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), bo
         msn,
         dc: packet.dc,
         path: shown_path(cx, qp),
+        wr: packet.wr,
         body,
     };
     cx.net.send(cx.now, packet.from, answer);

@@ -30,6 +30,7 @@ mod requester;
 mod responder;
 mod rings;
 pub(crate) mod rss;
+mod script;
 mod send;
 pub(crate) mod signature;
 pub(crate) mod table;

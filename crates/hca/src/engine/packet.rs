@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
-use super::packet_bytes;
+use super::{packet_bytes, script};
 use uverbs_fabric::Captured;
 use uverbs_fabric::net::Address;
 use uverbs_fabric::order::{Label, Route};
+use uverbs_fabric::script::{Answer, PacketFacts};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
 /// Bits of a packet sequence number.
@@ -82,6 +83,15 @@ pub(crate) struct Dc {
     pub(crate) first: u32,
 }
 
+/// The WR that a packet belongs to, for scripts. Packets of another process have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WrPart {
+    /// The number of the WR on its queue, from 1, or of the WR that the packet answers; 0 for none.
+    pub(crate) number: u32,
+    /// The number of the packet in its message, from 1; 0 for none.
+    pub(crate) packet: u32,
+}
+
 /// A packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
@@ -100,6 +110,7 @@ pub struct Packet {
     pub(crate) msn: u32,
     pub(crate) dc: Option<Dc>,
     pub(crate) path: Path,
+    pub(crate) wr: WrPart,
     pub(crate) body: Body,
 }
 
@@ -154,6 +165,14 @@ impl uverbs_fabric::Packet for Packet {
 
     fn label(&self) -> Label {
         Label { op: self.body.name(), psn: self.psn }
+    }
+
+    fn facts(&self) -> PacketFacts {
+        script::facts(self)
+    }
+
+    fn refused(&self, answer: Answer) -> Option<Self> {
+        script::refused(self, answer)
     }
 
     fn encode(&self, to: &mut Writer) {
@@ -212,7 +231,7 @@ pub(crate) enum Body {
 
 impl Body {
     /// Its data.
-    fn data(&self) -> Option<&Vec<u8>> {
+    pub(super) fn data(&self) -> Option<&Vec<u8>> {
         match self {
             Self::Send { data, .. }
             | Self::Write { data, .. }

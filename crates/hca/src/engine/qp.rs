@@ -84,6 +84,8 @@ pub struct Qp {
     pub(crate) last_wqe: bool,
     /// What it used when it was added to the device.
     pub(super) uses: Uses,
+    /// The WRs that were fetched from its send queue since the last reset.
+    pub(crate) fetched: u32,
     /// Whether a send has failed since the last reset.
     pub(crate) send_failed: bool,
     /// Whether the first error of a signature moves it to SQD, with an event (`drain_sigerr`).
@@ -120,6 +122,7 @@ impl Qp {
             established: false,
             last_wqe: false,
             uses: Uses::default(),
+            fetched: 0,
             send_failed: false,
             drain_sigerr: false,
         }
@@ -160,6 +163,7 @@ impl Device {
                 qp.timer.deadline = None;
                 (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
                 qp.drain_sigerr = false;
+                qp.fetched = 0;
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }

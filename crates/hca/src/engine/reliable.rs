@@ -5,7 +5,7 @@
 
 use super::datagram::shown_path;
 use super::mkey::Denied;
-use super::packet::{Atomic, Body, Dc, Nak, Packet, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Dc, Nak, Packet, WrPart, psn_add, psn_diff};
 use super::qp::{Qp, QpKind, State};
 use super::requester::{FOR_EVER, Sent, wants_answer};
 use super::{Device, Port};
@@ -172,7 +172,7 @@ impl Device {
         qp.req.next = psn_add(first, count);
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
-        let sent = Sent { request, first, count, answered: 0, inline, failed };
+        let sent = Sent { request, number: qp.fetched, first, count, answered: 0, inline, failed };
         qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
     }
@@ -185,6 +185,7 @@ impl Device {
             return true;
         };
         let (at, count) = (psn_diff(psn, sent.first).cast_unsigned(), sent.count);
+        let wr = WrPart::new(sent.number, at);
         let mtu = u64::from(qp.attr.mtu.max(1));
         let offset = u64::from(at) * mtu;
         let len = sent.request.len();
@@ -250,6 +251,7 @@ impl Device {
             msn: 0,
             dc: qp.req.session.map(|(_, dc)| dc),
             path: shown_path(cx, qp),
+            wr,
             body,
         };
         let to = match &qp.req.session {
@@ -277,6 +279,10 @@ impl Device {
                 return;
             }
             if let Some(done) = qp.req.pop_front() {
+                if let Some(syndrome) = self.send_by_script(cx, qp, &done.request, done.number) {
+                    self.complete_send(cx, qp, &done.request, Err(syndrome));
+                    return self.fail(cx, qp);
+                }
                 self.complete_send(cx, qp, &done.request, Ok(done.inline.filter(|d| !d.is_empty())));
                 self.keep(done.request);
             }

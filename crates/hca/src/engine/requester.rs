@@ -16,6 +16,8 @@ pub(super) const FOR_EVER: u8 = 7;
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) request: Request,
+    /// Its number on the queue, from 1.
+    pub(super) number: u32,
     /// Sequence number of its first packet.
     pub(super) first: u32,
     /// Sequence numbers that it takes; 0 for a local operation.

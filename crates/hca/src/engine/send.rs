@@ -132,6 +132,7 @@ impl Device {
         match fetched {
             Ok(request) => {
                 sq.next = index.wrapping_add(request.blocks());
+                qp.fetched = qp.fetched.wrapping_add(1);
                 Some(Ok(request))
             }
             Err(mistake) => {
@@ -200,7 +201,13 @@ impl Device {
             self.report_signatures(cx, qp.send_cqn);
             match result {
                 Ok(Some(next)) => qp.req.break_off(request, next),
-                Ok(None) => self.complete_send(cx, qp, &request, Ok(None)),
+                Ok(None) => match self.send_by_script(cx, qp, &request, qp.fetched) {
+                    None => self.complete_send(cx, qp, &request, Ok(None)),
+                    Some(syndrome) => {
+                        self.complete_send(cx, qp, &request, Err(syndrome));
+                        self.fail(cx, qp);
+                    }
+                },
                 Err(syndrome) => {
                     self.complete_send(cx, qp, &request, Err(syndrome));
                     self.fail(cx, qp);

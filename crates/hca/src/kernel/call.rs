@@ -36,6 +36,10 @@ impl<'n> uverbs_softkernel::Call<'n> for Call<'_, 'n> {
         dispatch::is_destroy(key) || devx::is_destroy(key)
     }
 
+    fn verb(key: Key) -> Option<&'static str> {
+        dispatch::verb(key)
+    }
+
     fn get_context(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         self.open_context(c)
     }

@@ -41,6 +41,20 @@ pub(super) fn is_destroy(key: Key) -> bool {
     )
 }
 
+/// The names of the methods that only this driver has, for scripts.
+pub(super) fn verb(key: Key) -> Option<&'static str> {
+    Some(match key {
+        (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => "mlx5_alloc_uar",
+        (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY) => "mlx5_free_uar",
+        (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_CREATE) => "mlx5_create_flow_matcher",
+        (MLX5_IB_OBJECT_FLOW_MATCHER, MLX5_IB_METHOD_FLOW_MATCHER_DESTROY) => "mlx5_destroy_flow_matcher",
+        (UVERBS_OBJECT_FLOW, MLX5_IB_METHOD_CREATE_FLOW) => "mlx5_create_flow",
+        (UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY) => "mlx5_query_pd",
+        (UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY) => "mlx5_query_dm",
+        _ => return None,
+    })
+}
+
 impl Call<'_, '_> {
     /// Executes a method.
     pub(super) fn dispatch(&mut self, c: &mut RawCommand<'_, '_>, key: Key) -> Result<(), Errno> {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{CmPort, DoorbellPort, Mapping, Protection, RawCommand};
+use uverbs_fabric::script::Event;
 use uverbs_softkernel::{Call as _, Driver, Entered, Kind, Tables};
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 
@@ -284,5 +285,18 @@ impl Front<Device> for State {
 
     fn has_backlog(&self) -> bool {
         self.devx.has_backlog() || self.tables.has_backlog()
+    }
+
+    fn end(&mut self, device: &mut Device, port: &mut Port<'_>, is_removed: bool) -> bool {
+        self.end_all(device, port, is_removed);
+        true
+    }
+
+    fn raise(&mut self, _: &mut Device, event: Event, qp: Option<u32>) -> bool {
+        uverbs_softkernel::script::raise(&mut self.tables, event, qp)
+    }
+
+    fn objects(&self) -> BTreeMap<&'static str, usize> {
+        self.tables.counts()
     }
 }

@@ -5,6 +5,8 @@
 //! As in rdma-core, they perform no lookup and check no pointer. A panic in one of them would abort the process,
 //! because it can't unwind into C; the engines do not panic.
 pub(crate) mod cq_ex;
+#[cfg(feature = "hca")]
+pub(crate) mod faulty;
 pub(crate) mod poll;
 pub(crate) mod post;
 pub(crate) mod qp_ex;

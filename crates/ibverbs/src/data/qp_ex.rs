@@ -66,7 +66,7 @@ macro_rules! builders {
 macro_rules! setters {
     ($($name:ident($($arg:ident: $ty:ty = $value:expr),*);)*) => {
         $(
-            unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+            pub(super) unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
                 // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those
                 // have this function, and this thread has its session; the other arguments are valid (both by the
                 // contract of ibv_wr_post(3)).
@@ -103,7 +103,7 @@ setters! {
     wr_abort();
 }
 
-unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
+pub(super) unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have this
     // function.
     let queue = unsafe { queue::<D>(qp) };

@@ -234,6 +234,11 @@ pub(crate) fn create_with<D: Driver>(
     base.qp_type = attr.qp_type;
     if has_builder {
         qp_ex::set_functions::<D>(&mut public);
+        #[cfg(feature = "hca")]
+        // SAFETY: the context of a queue pair that is created is live.
+        unsafe {
+            crate::data::faulty::set_session::<D>(&mut public, context.pointer());
+        }
     }
     let private = private_of(parts, number, has_builder, td.is_none());
     finish(open, context.pointer(), here, public, private)

@@ -59,6 +59,26 @@ fn stat_has_the_name_and_the_port_of_a_device() {
 }
 
 #[test]
+fn rules_are_added_listed_and_ended() {
+    let fabric = Fabric::deterministic(1);
+    let function = PciFunction::new(fabric.device("hca0"), Registration::Command);
+    let control = Control { fabric: fabric.clone(), devices: Arc::new(vec![function.clone()]), ..control() };
+    let mut answers = Vec::new();
+    let lines = "rules\nrule packet device=hca0  wr=7 : drop\nrule packet wr : drop\nrule clock device=hca0 : port down\nrules\n\
+                 stat 0\nrules off\nrules\n";
+    control.run(lines.as_bytes(), &mut answers);
+    let answers = String::from_utf8(answers).unwrap();
+    let lines: Vec<_> = answers.lines().collect();
+    assert_eq!(lines[..2], ["ok", "ok"]);
+    assert_eq!(lines[2], "error line 1, column 8: wr: a selector is NAME=VALUE");
+    assert_eq!(lines[4], "ok packet device=hca0 wr=7 : drop; clock device=hca0 : port down");
+    let stat = uverbs_hca::Stat::parse(lines[5].strip_prefix("ok hca0 ").unwrap()).unwrap();
+    assert!(!stat.up);
+    assert_eq!(lines[6..], ["ok", "ok"]);
+    assert_eq!(fabric.rules(), None);
+}
+
+#[test]
 fn clients_have_a_limit_and_files_of_the_user_stay() {
     let folder = std::env::temp_dir().join(format!("uverbs-hca-control-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();

@@ -3,8 +3,9 @@
 
 #[cfg(test)]
 mod control;
+mod sweep;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::process::ExitCode;
 use uverbs_hca::Link;
 use uverbs_hca_pci::{PciFunction, Registration};
@@ -42,13 +43,21 @@ enum Mkeys {
 ///
 /// Standard input and the control socket accept commands, one per line. The answer is a line that begins with `ok` or
 /// `error`. The commands are `link N up|down` (the Nth device, from 0), `lid N LID`, `netem off | loss 1% delay 2ms
-/// ...`, `repairs`, `packets N`, `stat N`, `queue N QPN send|recv|send-cq|recv-cq`, `violations` (their number), `forgive [KIND...]` (prints and clears them, or those of
+/// ...`, `order MODE[:SEED]`, `rule RULE` (adds a rule to the script of faults), `rules [off]` (prints the rules, or ends the
+/// script), `repairs`, `packets N`, `stat N`, `queue N QPN send|recv|send-cq|recv-cq`, `violations` (their number), `forgive [KIND...]` (prints and clears them, or those of
 /// these kinds), `quit`, `help`. At the end the program prints a summary to standard output: the firmware commands and
 /// registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the violations
 /// of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
-#[command(name = "uverbs-hca", version)]
+#[command(
+    name = "uverbs-hca",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Sub>,
     #[command(flatten)]
     options: Options,
     /// The link layer of all devices
@@ -62,8 +71,19 @@ struct Cli {
     no_blue_flame: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum Sub {
+    Sweep(Box<sweep::Args>),
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Sub::Sweep(args)) = &cli.command {
+        return sweep::main(args).unwrap_or_else(|error| {
+            eprintln!("uverbs-hca: {error:#}");
+            ExitCode::from(2)
+        });
+    }
     let link = match cli.link {
         LinkArg::Ib => Link::InfiniBand,
         LinkArg::Roce => Link::Ethernet,

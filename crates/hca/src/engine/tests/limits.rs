@@ -5,7 +5,7 @@ use super::rig::{BASE, End, on, pair};
 use crate::decode::KeyUpdate;
 use crate::engine::mkey::{Kind, Translate};
 use crate::engine::net::{MAX_FLIGHT_OF_LINK, MAX_IN_GROUP, MAX_MEMBERSHIPS, PortLocation};
-use crate::engine::packet::{Body, Dc, Packet, Path, Transport};
+use crate::engine::packet::{Body, Dc, Packet, Path, Transport, WrPart};
 use crate::engine::qp::{QpKind, State};
 use crate::memory::Memory;
 use crate::{Fabric, Hca, Link};
@@ -25,6 +25,7 @@ fn packet(from: usize, body: Body, transport: Transport) -> Packet {
         msn: 0,
         dc: None,
         path: Path::default(),
+        wr: WrPart::default(),
         body,
     }
 }

@@ -12,6 +12,7 @@ mod network;
 mod processes;
 mod reliable;
 mod rig;
+mod script;
 mod signatures;
 mod trace;
 mod windows;

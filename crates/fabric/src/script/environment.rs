@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The script of the environment, for programs that exist.
+
+use super::report::Place;
+use super::{Engine, MAX_TEXT, Script, ScriptError};
+use crate::fabric::Fabric;
+use crate::model::Model;
+use std::io::Read as _;
+
+/// The file of the script.
+const FILE: &str = "UVERBS_HCA_FAULTS";
+
+/// The script that the environment names; `None` if it names none.
+///
+/// # Errors
+/// The file can't be read, or is not a script: why, in words.
+pub fn of_environment() -> Result<Option<Script>, String> {
+    let Some(path) = std::env::var_os(FILE) else { return Ok(None) };
+    let shown = std::path::Path::new(&path).display();
+    let read = || {
+        let mut text = String::new();
+        // One byte more shows that the file is too long.
+        std::fs::File::open(&path)?.take(MAX_TEXT as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|error: std::io::Error| format!("{FILE}: {shown}: {error}"))?;
+    text.parse().map(Some).map_err(|error: ScriptError| format!("{FILE}: {shown}: {error}"))
+}
+
+impl<M: Model> Fabric<M> {
+    /// Sets the script that the environment asks for.
+    pub(crate) fn scripted(self) -> Self {
+        let script = of_environment().unwrap_or_else(|error| {
+            log::error!("{error}");
+            None
+        });
+        let place = Place::of_process();
+        if script.is_some() || place.is_some() {
+            let process = place.map_or(1, |place| place.number);
+            self.set_engine(script.unwrap_or_default(), process);
+        }
+        if place.is_some() {
+            self.report();
+            self.enter(|world| {
+                if let Some(engine) = &mut world.net.script {
+                    engine.write_counts();
+                }
+            });
+        }
+        self
+    }
+
+    fn set_engine(&self, script: Script, process: u64) {
+        self.enter(|world| {
+            let names = world.net.names.clone();
+            world.net.script = Some(Box::new(Engine::new(script, process, world.now, names)));
+        });
+    }
+
+    /// Sets a script, instead of the script before. An empty one only counts; [`no_script`](Self::no_script) ends it.
+    pub fn set_script(&self, script: Script) {
+        let left = self.enter(|world| match &mut world.net.script {
+            Some(engine) => {
+                engine.replace(script, world.now);
+                None
+            }
+            None => Some(script),
+        });
+        if let Some(script) = left {
+            self.set_engine(script, 1);
+        }
+    }
+
+    /// Sets a script by its text. The guide "Faults by script" has its grammar.
+    ///
+    /// # Errors
+    /// The text is not a script.
+    ///
+    /// # Examples
+    /// ```text
+    /// fabric.script("packet device=hca0 opcode=send wr=7 : drop")?;
+    /// ```
+    pub fn script(&self, text: &str) -> Result<(), ScriptError> {
+        self.set_script(text.parse()?);
+        Ok(())
+    }
+
+    /// Adds the rules of a text to the script. Those that are there go on counting.
+    ///
+    /// # Errors
+    /// The text is not a script, or there are too many rules then.
+    pub fn add_rules(&self, text: &str) -> Result<(), ScriptError> {
+        let script: Script = text.parse()?;
+        if !self.read(|world| world.net.is_scripted()) {
+            self.set_script(Script::default());
+        }
+        self.enter(|world| {
+            let Some(engine) = &mut world.net.script else { return Ok(()) };
+            for rule in script.0 {
+                if engine.is_full() {
+                    let message = format!("more than {} rules", super::MAX_RULES);
+                    return Err(ScriptError { line: 0, column: 0, message });
+                }
+                engine.push(rule);
+            }
+            Ok(())
+        })
+    }
+
+    /// The script in force, if there is one.
+    #[must_use]
+    pub fn rules(&self) -> Option<Script> {
+        let of = |engine: &Engine| Script(engine.rules.iter().map(|active| active.rule.clone()).collect());
+        self.read(|world| world.net.script.as_deref().map(of))
+    }
+
+    /// Ends the script. Packets that it delays arrive later still.
+    pub fn no_script(&self) {
+        self.enter(|world| world.net.script = None);
+    }
+
+    /// Notes a verb that no command to the device carries: a post. Returns the error that it has.
+    #[must_use]
+    pub fn script_post(&self, device: usize, verb: &str, qp: u32) -> Option<uverbs_core::Errno> {
+        self.enter(|world| world.net.script_call(world.now, device, verb, Some(qp)))
+    }
+}
