@@ -384,7 +384,7 @@ fn invalid_lists_are_refused_and_leave_the_key() {
     sum[0][3] = 11;
     let mut parts = block(2, &[(10, 0, 0, 0)]);
     parts[0][15] = 9;
-    let wide = block(u32::MAX, &vec![(u16::MAX, 0, 1, 0); 12]);
+    let wide = block(u32::MAX, &[(u16::MAX, 0, 1, 0); 12]);
     let wide = (0..2).flat_map(|_| wide.clone()).collect::<Vec<_>>();
     for (what, update) in [
         ("too many entries", short(&[klm(8, 1, 0); 5])),
