@@ -11,7 +11,7 @@ use uverbs_core::provider::op::{MwBind, TsoArgs};
 use uverbs_core::provider::{Op, RemoteAddr};
 use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_fuzz::steps::{Length, counting};
-use uverbs_hca::decode::{self, Eth, QueueKind, Segment, Umr};
+use uverbs_hca::decode::{self, Entries, Eth, QueueKind, Segment, Umr};
 use uverbs_mlx5::SendConfig;
 use uverbs_mlx5::testing::send_config;
 
@@ -196,9 +196,20 @@ fn umr(bind: &MwBind, mw_type: u32) -> Umr {
         qpn: if type2 { QPN } else { free.qpn },
         start: if zero_based { 0 } else { bind.addr },
         len: bind.length,
-        klm: Some((bind.length as u32, bind.mr_lkey, bind.addr)),
+        // One entry, padded.
+        at: Some(0),
+        entries: Entries::Inline(vec![klm(bind), [0; 16], [0; 16], [0; 16]]),
         ..free
     }
+}
+
+/// The entry of a window's list.
+fn klm(bind: &MwBind) -> [u8; 16] {
+    let mut entry = [0; 16];
+    entry[..4].copy_from_slice(&(bind.length as u32).to_be_bytes());
+    entry[4..8].copy_from_slice(&bind.mr_lkey.to_be_bytes());
+    entry[8..].copy_from_slice(&bind.addr.to_be_bytes());
+    entry
 }
 
 /// An update that frees a key; of a type 1 window.
@@ -214,7 +225,10 @@ fn freed(mkey: u32, rkey: u32) -> Umr {
         qpn: 0xff_ffff,
         start: 0,
         len: 0,
-        klm: None,
+        signs: false,
+        at: None,
+        entries: Entries::Kept,
+        bsf: None,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::abi::mlx5dv::{
     mlx5dv_sig_block_domain, mlx5dv_sig_crc, mlx5dv_sig_t10dif,
 };
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
-use core::{ptr, slice};
+use core::slice;
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::provider::{Head, PostError, WrBuilder as _};
 use uverbs_core::wr::{SendFlags, Sge};
@@ -59,8 +59,11 @@ const RESET_SIG_ATTR: u32 = 1;
 /// # Safety
 /// The QP exists, and no other thread accesses the fields.
 unsafe fn head(qp: *mut ibv_qp) -> Head {
+    let qp = qp.cast::<ibv_qp_ex>();
     // SAFETY: the QP exists (contract of this function); every QP of this library begins with an `ibv_qp_ex`.
-    let (wr_id, flags) = unsafe { ((*qp.cast::<ibv_qp_ex>()).wr_id, (*qp.cast::<ibv_qp_ex>()).wr_flags) };
+    let wr_id = unsafe { (*qp).wr_id };
+    // SAFETY: as for the field before.
+    let flags = unsafe { (*qp).wr_flags };
     Head { wr_id, flags: SendFlags::from_bits_retain(flags) }
 }
 
@@ -319,12 +322,15 @@ unsafe fn signature(attr: *const mlx5dv_sig_block_attr) -> Option<SignatureBlock
     if attr.flags & !COPY_MASK != 0 || attr.comp_mask != 0 {
         return None;
     }
-    let both = [attr.mem, attr.wire].map(|domain| match ptr::NonNull::new(domain.cast_mut()) {
-        None => Some(None),
-        // SAFETY: valid for reads, and so is the pointer in it (contract of this function).
-        Some(domain) => unsafe { self::domain(domain.as_ref()) }.map(Some),
-    });
-    let [memory, wire] = both;
+    let read = |pointer: *const mlx5dv_sig_block_domain| {
+        // SAFETY: NULL or valid for reads (contract of this function).
+        match unsafe { pointer.as_ref() } {
+            None => Some(None),
+            // SAFETY: the pointer in it is valid (contract of this function).
+            Some(found) => unsafe { domain(found) }.map(Some),
+        }
+    };
+    let (memory, wire) = (read(attr.mem), read(attr.wire));
     Some(SignatureBlock {
         memory: memory?,
         wire: wire?,
@@ -351,9 +357,10 @@ unsafe fn domain(domain: &mlx5dv_sig_block_domain) -> Option<SignatureDomain> {
         _ => return None,
     };
     let kind = match domain.sig_type {
-        // SAFETY: NULL or valid for reads of this struct (contract of this function).
         T10DIF => {
-            SignatureKind::T10Dif(t10_dif(unsafe { domain.sig.cast::<mlx5dv_sig_t10dif>().as_ref() }?)?)
+            // SAFETY: NULL or valid for reads of this struct (contract of this function).
+            let dif = unsafe { domain.sig.cast::<mlx5dv_sig_t10dif>().as_ref() }?;
+            SignatureKind::T10Dif(t10_dif(dif)?)
         }
         CRC => {
             // SAFETY: NULL or valid for reads of this struct (contract of this function).

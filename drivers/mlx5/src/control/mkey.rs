@@ -55,7 +55,10 @@ pub struct SignatureCaps {
 
 /// An indirect key. Dropping it does not destroy the key: the program destroys it explicitly or closes the context.
 #[derive(Debug)]
-pub struct Mkey {
+pub struct Mkey(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     object: DevxObject,
     values: [Option<DevxObject>; 2],
     shared: Arc<MkeyShared>,
@@ -148,7 +151,7 @@ impl Mlx5 {
         if options.signature {
             self.mkeys.add(&shared);
         }
-        Ok(Mkey { object, values, shared, table: Arc::clone(&self.mkeys) })
+        Ok(Mkey(Box::new(Parts { object, values, shared, table: Arc::clone(&self.mkeys) })))
     }
 
     /// Creates the values that signatures in memory and on the wire begin with.
@@ -174,23 +177,23 @@ impl Mkey {
     /// The key for local access. Both keys are equal.
     #[must_use]
     pub fn lkey(&self) -> u32 {
-        self.shared.key
+        self.0.shared.key
     }
 
     /// The key for peers.
     #[must_use]
     pub fn rkey(&self) -> u32 {
-        self.shared.key
+        self.0.shared.key
     }
 
     /// The parts of the list that it has room for.
     #[must_use]
     pub fn max_entries(&self) -> u32 {
-        self.shared.entries
+        self.0.shared.entries
     }
 
     pub(crate) fn shared(&self) -> &MkeyShared {
-        &self.shared
+        &self.0.shared
     }
 
     /// The error of its signature that the device has reported since the last call, of the first block that is wrong. The
@@ -201,7 +204,7 @@ impl Mkey {
     pub fn check(&self) -> Result<Option<SignatureError>> {
         const VERB: &str = "mkey_check";
         let none = || Error::invalid(VERB, "mkey", "created without a signature");
-        let (signature, _) = self.shared.signature.as_ref().ok_or_else(none)?;
+        let (signature, _) = self.0.shared.signature.as_ref().ok_or_else(none)?;
         let forked = |_| Error::os(VERB, "a key of the parent process", Errno::ESTALE);
         let mut signature = signature.lock().map_err(forked)?;
         let Some(error) = signature.error else { return Ok(None) };
@@ -222,9 +225,9 @@ impl Mkey {
     /// # Errors
     /// The kernel's error, with the key.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
-        let Self { object, values, shared, table } = self;
+        let Parts { object, values, shared, table } = *self.0;
         if let Err((object, error)) = object.destroy() {
-            return Err((Self { object, values, shared, table }, error));
+            return Err((Self(Box::new(Parts { object, values, shared, table })), error));
         }
         table.remove(&shared);
         // Nothing uses the values any more. If the firmware refuses, they stay until the context ends.

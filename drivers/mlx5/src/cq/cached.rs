@@ -94,7 +94,7 @@ mod tests {
         let sq = qp.sq.as_ref().unwrap();
         sq.ring.view().record(BlockIndex::of(3)).wr_id.store(77, Ordering::Relaxed);
         sq.ring.view().record(BlockIndex::of(3)).set_done(CompletedCount::new(4, 0));
-        let mut resources = Resources::new(CqeVersion::V1, 0, Arc::default());
+        let mut resources = Resources::new(CqeVersion::V1, 0, Default::default());
         resources.attach_qp(&qp);
         let (key, unknown) = (0, 9 << 56);
         let mut cached = CachedResource::none();

@@ -13,6 +13,7 @@ use crate::memory::{BlockIndex, CompletedCount, QueueBuf, SqRing, StrideRing};
 use crate::shared::QpShared;
 use crate::shared::SqShared;
 use crate::shared::UserIndices;
+use crate::shared::mkey::MkeyTable;
 use crate::shared::{RqShared, SrqShared};
 use crate::testing::{cq_access, qp_access};
 use core::mem::MaybeUninit;
@@ -51,6 +52,7 @@ struct Bench {
     producer: u32,
     port: Arc<Port>,
     indices: Arc<UserIndices>,
+    mkeys: Arc<MkeyTable>,
 }
 
 fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
@@ -59,6 +61,7 @@ fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
     ring.clear();
     let port = Arc::new(Port::default());
     let page = DoorbellPage::Port(Arc::clone(&port) as Arc<dyn DoorbellPort>);
+    let mkeys = Arc::<MkeyTable>::default();
     let (queue, shared) = CompletionQueue::new(CqConfig {
         cqn: 0x401,
         ring,
@@ -69,9 +72,9 @@ fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
         dump_fill_mkey: 0x300,
         fields: WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP,
         clock: None,
-        mkeys: Default::default(),
+        mkeys: Arc::clone(&mkeys),
     });
-    Bench { queue, shared, buf, size: cqe_size as usize, producer: 0, port, indices: Arc::default() }
+    Bench { queue, shared, buf, size: cqe_size as usize, producer: 0, port, indices: Arc::default(), mkeys }
 }
 
 fn words(buf: &QueueBuf, at: usize, bytes: &[u8]) {
@@ -316,6 +319,60 @@ fn both_cqe_versions_find_the_resource() {
     }
 }
 
+/// An entry about the signature of a key (`struct mlx5_sigerr_cqe` of libmlx5).
+fn signature_error(key: u32) -> Cqe64 {
+    let mut bytes = [0; 64];
+    for (at, word) in [(16, 0x1111_2222), (20, 0x3333_4444), (24, 0x5555_6666), (28, 0x7777_8888_u32)] {
+        bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
+    }
+    // The syndrome of a guard, a block's signature, in memory.
+    bytes[32..36].copy_from_slice(&[0x20, 0, 0, 1]);
+    bytes[36..40].copy_from_slice(&key.to_be_bytes());
+    bytes[40..48].copy_from_slice(&516_u64.to_be_bytes());
+    bytes[63] = 12 << 4;
+    zerocopy::transmute!(bytes)
+}
+
+#[test]
+fn an_error_of_a_signature_is_stored_with_its_key_and_is_no_completion() {
+    use crate::shared::mkey::{MkeyShared, RawError};
+    let error_of = |mkey: &MkeyShared| {
+        let signature = *mkey.signature.as_ref().unwrap().0.lock().unwrap();
+        (signature.errors, signature.counts, signature.error)
+    };
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(7, None);
+    let mkey = Arc::new(MkeyShared::new(0x1234_5600, 4, Some([1, 2])));
+    b.mkeys.add(&mkey);
+    b.complete(signature_error(0x1234_5677));
+    b.complete(cqe(0, &qp, 0));
+    assert_eq!(b.poll(8), Ok(vec![send_id(7, 0)]));
+    let found = RawError {
+        syndrome: 0x2000,
+        sig_type: 0,
+        domain: 1,
+        expected: 0x1111_2222_5555_6666,
+        actual: 0x3333_4444_7777_8888,
+        offset: 516,
+    };
+    assert_eq!(error_of(&mkey), (2, true, Some(found)));
+    // Of a key that does not exist, and of one that was destroyed: nothing.
+    b.complete(signature_error(0x9999_9900));
+    drop(mkey);
+    b.complete(signature_error(0x1234_5600));
+    assert_eq!(b.poll(8), Ok(vec![]));
+    assert_eq!(b.consumed(), 4);
+    // A reset of a QP does not remove it, also if its first bytes are like the QP's number.
+    let mkey = Arc::new(MkeyShared::new(0x1234_5600, 4, Some([1, 2])));
+    b.mkeys.add(&mkey);
+    b.complete(signature_error(0x1234_5600));
+    let one = b.qp(1, None);
+    b.complete(Cqe64 { srqn_uidx: Be32::new(one.uidx), ..cqe(0, &one, 0) });
+    b.shared.reset_qp(&one);
+    assert_eq!(b.poll(8), Ok(vec![]));
+    assert!(error_of(&mkey).2.is_some());
+}
+
 #[test]
 fn an_error_does_not_lose_the_completions_before_it() {
     let mut b = bench(8, 64, CqeVersion::V1);
@@ -330,7 +387,7 @@ fn an_error_does_not_lose_the_completions_before_it() {
     // Kinds that the driver does not request, and an SRQ element that does not exist.
     let shared = Arc::new(srq(1));
     let other = b.qp(8, Some(shared));
-    for bad in [cqe(6, &qp, 0), cqe(12, &qp, 0), cqe(9, &qp, 0), cqe(2, &other, 16)] {
+    for bad in [cqe(6, &qp, 0), cqe(11, &qp, 0), cqe(9, &qp, 0), cqe(2, &other, 16)] {
         b.complete(bad);
         assert_eq!(b.queue.start_poll(), Err(PollError::Corrupt));
         assert_eq!(b.queue.start_poll(), Err(PollError::Empty));

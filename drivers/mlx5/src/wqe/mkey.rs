@@ -452,3 +452,140 @@ fn rights(access: AccessFlags) -> Result<u8, PostError> {
     }
     Ok(pairs.iter().filter(|(flag, _)| access.contains(*flag)).fold(0, |bits, (_, bit)| bits | bit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes as _;
+
+    fn bytes(encoded: &Encoded, from: usize, to: usize) -> Vec<u8> {
+        encoded.units[from..to].iter().flat_map(|unit| unit.as_bytes().to_vec()).collect()
+    }
+
+    /// The bytes are those of libmlx5 (`umr_sg_list_create()`, `umr_strided_seg_create()`, `mlx5_umr_fill_sig_bsf()`).
+    #[test]
+    fn lists_and_blocks_are_encoded_in_the_format_of_the_device() {
+        let mkey = MkeyShared::new(0x1234_5600, 8, None);
+        let sges = [
+            RawSge { addr: 0x1122, length: 0, lkey: 1 },
+            RawSge { addr: 0x0102_0304_0506_0708, length: 0x40, lkey: 0xabcd },
+        ];
+        let config = MkeyConfig {
+            access: Some(AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ),
+            layout: Some(MkeyLayout::List(&sges)),
+            ..MkeyConfig::default()
+        };
+        let encoded = Encoded::new(&mkey, None, &config, 4).unwrap();
+        assert_eq!(encoded.ds, 12);
+        // The empty part is left out, and the list is padded.
+        assert_eq!(bytes(&encoded, 8, 9), [0, 0, 0, 0x40, 0, 0, 0xab, 0xcd, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(bytes(&encoded, 9, 12), [0; 48]);
+        assert_eq!(bytes(&encoded, 1, 2), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x3c, 0, 1]);
+        assert_eq!(bytes(&encoded, 4, 5), [0, 0, 0x18, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes(&encoded, 5, 6)[8..], 0x40_u64.to_be_bytes());
+
+        let parts = [MkeyPart { addr: 9, bytes_count: 8, bytes_skip: 2, lkey: 7 }; 2];
+        let layout = Some(MkeyLayout::Interleaved { repeat: 3, parts: &parts });
+        let encoded = Encoded::new(&mkey, None, &MkeyConfig { layout, ..config }, 4).unwrap();
+        assert_eq!(bytes(&encoded, 8, 9), [0, 0, 0, 16, 0, 0, 4, 0, 0, 0, 0, 3, 0, 0, 0, 2]);
+        assert_eq!(bytes(&encoded, 10, 11), [0, 10, 0, 8, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9]);
+        assert_eq!(bytes(&encoded, 5, 6)[8..], 48_u64.to_be_bytes());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mkey = MkeyShared::new(0x100, 4, None);
+        let sge = RawSge { addr: 0, length: 8, lkey: 1 };
+        let list = |sges: &[RawSge], room| {
+            let layout = Some(MkeyLayout::List(sges));
+            Encoded::new(&mkey, None, &MkeyConfig { layout, ..MkeyConfig::default() }, room).map(|e| e.ds)
+        };
+        assert_eq!(list(&[sge; 4], 4), Ok(12));
+        assert_eq!(list(&[sge; 5], 8), Err(PostError::InlineTooLong), "the key has room for four");
+        assert_eq!(list(&[sge; 3], 3), Err(PostError::InlineTooLong), "padding takes room, too");
+        let long = RawSge { length: MAX_SGE_LENGTH + 1, ..sge };
+        assert_eq!(list(&[long], 4), Err(PostError::InvalidLength));
+        let parts = [MkeyPart { bytes_count: 1, ..MkeyPart::default() }; 4];
+        for (parts, error) in [
+            (&parts[..], PostError::InlineTooLong),
+            (&[MkeyPart { bytes_count: u32::MAX, bytes_skip: 2, ..parts[0] }][..], PostError::InvalidLength),
+            (&[MkeyPart { bytes_count: 65_535, bytes_skip: 1, ..parts[0] }][..], PostError::InvalidLength),
+        ] {
+            let layout = Some(MkeyLayout::Interleaved { repeat: 1, parts });
+            let config = MkeyConfig { layout, ..MkeyConfig::default() };
+            assert_eq!(Encoded::new(&mkey, None, &config, 8).map(|e| e.ds), Err(error));
+        }
+        let signature = Some(SignatureBlock::default());
+        let config = MkeyConfig { signature, ..MkeyConfig::default() };
+        assert_eq!(Encoded::new(&mkey, None, &config, 8).map(|e| e.ds), Err(PostError::InvalidArgument));
+    }
+
+    #[test]
+    fn signatures_have_their_format_and_their_values() {
+        let mkey = MkeyShared::new(0x100, 4, Some([0x11, 0x22]));
+        let now = *mkey.signature.as_ref().unwrap().0.lock().unwrap();
+        let crc = |seed| SignatureDomain {
+            kind: SignatureKind::Crc(CrcKind::Crc32c, seed),
+            block: BlockSize::B4048,
+        };
+        let dif = SignatureDomain {
+            kind: SignatureKind::T10Dif(T10Dif {
+                guard: Guard::Checksum,
+                seed: Seed::Ones,
+                app_tag: 0xabcd,
+                ref_tag: 0x0102_0304,
+                increments: true,
+                escape: T10Escape::AppAndRefTag,
+            }),
+            block: BlockSize::B512,
+        };
+        let encode = |now, block| {
+            let config = MkeyConfig { signature: Some(block), ..MkeyConfig::default() };
+            Encoded::new(&mkey, Some(now), &config, 4)
+        };
+        let block = SignatureBlock {
+            memory: Some(crc(Seed::Zeros)),
+            wire: Some(dif),
+            check_mask: 0xff,
+            copy_mask: None,
+        };
+        let encoded = encode(&now, block).unwrap();
+        assert_eq!(
+            bytes(&encoded, 8, 9),
+            [0x80, 0xff, 1, 6, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0x22, 0x43, 0, 0, 0x11]
+        );
+        assert_eq!(
+            bytes(&encoded, 10, 11),
+            [0xc0, 0, 0xab, 0xcd, 1, 2, 3, 4, 2, 0x88, 0, 0, 0, 0x42, 0xff, 0xff]
+        );
+        assert_eq!(bytes(&encoded, 11, 12), [0; 16]);
+        let values =
+            encoded.psvs.map(|psv| psv.map(|psv| (psv.psv_index.get(), psv.transient_signature.get())));
+        assert_eq!(values, [Some((0x11, 0)), Some((0x22, 0xffff_abcd_0102_0304))]);
+        // The first work request tells the device the count of errors, and enables the signature.
+        assert_eq!(bytes(&encoded, 1, 2)[6..], [0, 4, 0, 0, 0, 0, 0x20, 0, 0x12, 0]);
+        assert_eq!(bytes(&encoded, 4, 5)[12..], [0x44, 0, 0, 0]);
+        let next = encoded.next.unwrap();
+        assert!(next.enabled && !next.counts);
+
+        // Equal blocks: their CRCs are copied. A mask of the program needs equal blocks.
+        let both = SignatureBlock { memory: Some(crc(Seed::Ones)), wire: Some(crc(Seed::Ones)), ..block };
+        assert_eq!(bytes(&encode(&next, both).unwrap(), 8, 9)[..4], [0x90, 0xff, 0xf0, 6]);
+        let masked = SignatureBlock { copy_mask: Some(0x30), ..both };
+        assert_eq!(bytes(&encode(&next, masked).unwrap(), 8, 9)[..4], [0x90, 0xff, 0x30, 6]);
+        let wrong = SignatureBlock { copy_mask: Some(0x30), ..block };
+        assert_eq!(encode(&next, wrong).map(|e| e.ds), Err(PostError::InvalidArgument));
+
+        // Without a new signature that of the key stays; after an error its values are set again.
+        let plain = MkeyConfig::default();
+        let encoded = Encoded::new(&mkey, Some(&next), &plain, 4).unwrap();
+        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0));
+        let failed = Signature { counts: true, errors: 2, ..next };
+        let encoded = Encoded::new(&mkey, Some(&failed), &plain, 4).unwrap();
+        assert!(encoded.psvs.iter().all(Option::is_some));
+        assert_eq!((bytes(&encoded, 1, 2)[14], bytes(&encoded, 4, 5)[12]), (2, 0));
+        let reset = MkeyConfig { reset_signature: true, ..plain };
+        let encoded = Encoded::new(&mkey, Some(&failed), &reset, 4).unwrap();
+        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0x12));
+    }
+}

@@ -384,7 +384,7 @@ fn invalid_lists_are_refused_and_leave_the_key() {
     sum[0][3] = 11;
     let mut parts = block(2, &[(10, 0, 0, 0)]);
     parts[0][15] = 9;
-    let wide = block(u32::MAX, &vec![(u16::MAX, 0, 1, 0); 12]);
+    let wide = block(u32::MAX, &[(u16::MAX, 0, 1, 0); 12]);
     let wide = (0..2).flat_map(|_| wide.clone()).collect::<Vec<_>>();
     for (what, update) in [
         ("too many entries", short(&[klm(8, 1, 0); 5])),
@@ -550,4 +550,105 @@ fn lists_of_all_keys_are_limited_together() {
     };
     assert!(resolve(&mut b, 1 << 16));
     assert!(!resolve(&mut b, 1 << 21));
+}
+
+/// A sequence of numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// A part of a model: bytes, key (`None` for the region), address, and the blocks with the strides that it is in.
+type ModelPart = (u64, Option<usize>, u64);
+
+/// The byte of the region at an address of a key.
+fn place_in(keys: &[Vec<ModelPart>], key: usize, mut at: u64, depth: u32) -> Option<u64> {
+    if depth == MAX_INDIRECTION {
+        return None;
+    }
+    for (len, below, addr) in &keys[key] {
+        if at < *len {
+            return match below {
+                None => Some(addr + at).filter(|place| *place < MEMORY as u64),
+                Some(below) => place_in(keys, *below, addr + at, depth + 1),
+            };
+        }
+        at -= len;
+    }
+    None
+}
+
+#[test]
+fn random_lists_of_several_keys_agree_with_a_model() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..40 {
+        let (_a, mut b) = rc();
+        let data: Vec<u8> = (0..MEMORY).map(|i| (i * 7 + i / 251 + round) as u8).collect();
+        b.memory.set(0, &data);
+        let ids: Vec<u32> = (0..4).map(|_| indirect(&b, false, 64)).collect();
+        let mut keys: Vec<Vec<ModelPart>> = vec![Vec::new(); 4];
+        for (key, id) in ids.iter().enumerate() {
+            let (mut list, mut model) = (Vec::new(), Vec::new());
+            for _ in 0..=random.below(3) {
+                // Another key, which may be this one or one behind it, or the region, also beyond its end.
+                let below = if random.below(3) == 0 { Some(random.below(4) as usize) } else { None };
+                let (base, lkey) = below.map_or((BASE, b.key), |below| (0, ids[below]));
+                let addr = random.below(if below.is_some() { 40 } else { MEMORY as u64 });
+                let len = 1 + random.below(50);
+                if random.below(2) == 0 {
+                    list.push(klm(len as u32, lkey, base + addr));
+                    model.push((len, below, addr));
+                } else {
+                    let (count, skip, more) = (1 + random.below(4), random.below(20), 1 + random.below(9));
+                    let far = random.below(1000);
+                    let parts =
+                        [(len as u16, skip as u16, lkey, base + addr), (more as u16, 0, b.key, BASE + far)];
+                    list.extend(block(count as u32, &parts));
+                    for nth in 0..count {
+                        model.push((len, below, addr + nth * (len + skip)));
+                        model.push((more, None, far + nth * more));
+                    }
+                }
+            }
+            let len = model.iter().map(|part| part.0).sum();
+            assert_eq!(Update::list(&list, len).post(&mut b, *id), 0);
+            keys[key] = model;
+        }
+        let user = User { pd: PD, qpn: 0 };
+        for _ in 0..200 {
+            let key = random.below(4) as usize;
+            let all: u64 = keys[key].iter().map(|part| part.0).sum();
+            let at = random.below(all);
+            let len = 1 + random.below(all - at);
+            let want: Option<Vec<u64>> = (at..at + len).map(|at| place_in(&keys, key, at, 0)).collect();
+            let found = on(&b.hca, |device, _| {
+                let (memory, offset) =
+                    device.mkeys.resolve(user, ids[key], at, len, access::REMOTE_READ).ok()?.unwrap();
+                let mut bytes = vec![0; len as usize];
+                memory.read(offset, &mut bytes).unwrap();
+                // Any part of it, from its own place on.
+                let from = random.below(len);
+                let mut part = vec![0; random.below(len - from + 1) as usize];
+                memory.read(offset + from, &mut part).unwrap();
+                assert_eq!(part, bytes[from as usize..][..part.len()]);
+                assert!(memory.read(offset + memory.len().saturating_sub(offset), &mut [0; 1]).is_err());
+                Some(bytes)
+            });
+            // The model checks each byte; the device checks a key below for all bytes between the first and the last one.
+            match (found, want) {
+                (Some(found), Some(want)) => {
+                    let want: Vec<u8> = want.iter().map(|place| data[*place as usize]).collect();
+                    assert_eq!(found, want, "round {round}");
+                }
+                (Some(_), None) => panic!("round {round}: access that no list gives"),
+                (None, _) => {}
+            }
+        }
+    }
 }
