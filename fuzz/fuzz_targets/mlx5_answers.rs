@@ -25,6 +25,7 @@ use uverbs_core::provider::{
 };
 use uverbs_core::{Errno, Error};
 use uverbs_hca::Fabric;
+use uverbs_mlx5::testing;
 use uverbs_mlx5::{Mlx5, Options, Remote};
 use uverbs_testkit::kernel::{Script, Scripted};
 
@@ -270,7 +271,7 @@ impl World {
                 qp.qp.modify(&attr, mask)?;
                 if *state & 0x80 != 0 {
                     // As if the kernel had changed the state, so that the queues can be posted to.
-                    qp.qp.control()?.shared().set_state(attr.qp_state);
+                    testing::set_state(qp.qp.control()?.shared(), attr.qp_state);
                 }
             }
             Action::Post(which, count, inline) => {

@@ -238,7 +238,7 @@ impl World {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,
         });
-        qp.set_state(QpState::RTS);
+        testing::set_state(&qp, QpState::RTS);
         let record_of_qp = record();
         let config = send_config(QpType::Rc);
         let page = DoorbellPage::Port(Arc::new(Bell::default()));
@@ -256,7 +256,7 @@ impl World {
                 Receives::Own(queue.expect("a receive queue"))
             }
         };
-        self.shared.attach_qp(&qp);
+        testing::attach_qp(&self.shared, &qp);
         let send = send.expect("a send queue");
         let (posted, reads) = (Vec::new(), Vec::new());
         let mut queue = Queue { qp, record: record_of_qp, send, recv, posted, reads };
@@ -329,9 +329,9 @@ impl World {
                 let queue = &mut self.queues[usize::from(*which) % 3];
                 queue.record.set_recv(0);
                 queue.record.set_send(0);
-                self.shared.reset_qp(&queue.qp);
-                queue.qp.set_state(QpState::RESET);
-                queue.qp.set_state(QpState::RTS);
+                testing::reset_qp(&self.shared, &queue.qp);
+                testing::set_state(&queue.qp, QpState::RESET);
+                testing::set_state(&queue.qp, QpState::RTS);
                 if let Receives::Own(_) = queue.recv {
                     queue.posted.clear();
                 }
@@ -351,7 +351,7 @@ impl World {
             }
             Step::Replace(which) => {
                 let which = usize::from(*which) % 3;
-                self.shared.detach_qp(&self.queues[which].qp);
+                testing::detach_qp(&self.shared, &self.queues[which].qp);
                 // The memory is freed here, so that the sanitizer detects later accesses.
                 let new = self.make(which == 2);
                 self.queues[which] = new;

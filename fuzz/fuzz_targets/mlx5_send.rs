@@ -20,7 +20,7 @@ use request::{Face, Request, Shape};
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::provider::PostError;
 use uverbs_hca::decode::{self, send_wqe};
-use uverbs_mlx5::testing::{BLUE_FLAME, Sends};
+use uverbs_mlx5::testing::{self, BLUE_FLAME, Sends};
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -105,10 +105,10 @@ impl World {
                 }
             }
             Step::Reset => {
-                self.sends.qp.set_state(QpState::RESET);
+                testing::set_state(&self.sends.qp, QpState::RESET);
                 let refused = post::batch(queue, shape, &[], false);
                 assert_eq!(refused, Err(PostError::BadState));
-                self.sends.qp.set_state(QpState::RTS);
+                testing::set_state(&self.sends.qp, QpState::RTS);
                 (self.at, self.waits) = (0, false);
                 self.outstanding.clear();
                 self.sends.record.set_send(0);

@@ -10,7 +10,7 @@ use uverbs::wc::WcStatus;
 use uverbs::wr::{IbvAh, RawAh};
 use uverbs_core::kernel::DoorbellPage;
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
-use uverbs_mlx5::testing::{BLUE_FLAME, Bell, DbRec, QpShared, QueueBuf, send_config, send_parts};
+use uverbs_mlx5::testing::{self, BLUE_FLAME, Bell, DbRec, QpShared, QueueBuf, send_config, send_parts};
 use uverbs_mlx5::{Ah, SendQueue};
 use uverbs_mlx5_hw::wqe::Av;
 use uverbs_tests::semantics::{Facts, RowCounts, SendBench, sends};
@@ -68,7 +68,7 @@ impl<L: Locking> SendBench for Sends<L> {
         Facts::without_device((&raw const self.ah).cast(), MAX_SGE, WRS)
     }
     fn enter(&mut self, state: QpState) -> Result<bool> {
-        self.qp.set_state(state);
+        testing::set_state(&self.qp, state);
         Ok(true)
     }
 

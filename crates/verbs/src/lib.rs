@@ -150,7 +150,7 @@ pub use qp::{Dci, DrainCq, Halves, Qp, QpBuilder, QpControl, RawPacket, Rc, Srd,
 pub use recv::{RecvBatch, RecvGuard, RecvQueue, Srq};
 pub use rejected::{Lend, Rejected};
 pub use remote::RemoteRegion;
-pub use scope::{Scope, ScopeError, ScopedOp};
+pub use scope::{Scope, ScopeError, ScopeTo, ScopedOp};
 pub use send::{SendGuard, SendQueue, Wr};
 pub use value::Operation;
 pub use window::Window;

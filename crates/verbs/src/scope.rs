@@ -44,11 +44,14 @@
 //! }
 //! ```
 //!
+//! On a QP whose work requests name their peer (UD, SRD), [`Scope::to`] is the destination: `scope.to(&ah, qpn, qkey).write(value, &region)`.
+//!
 //! Each post registers its memory, which is a system call: scopes are for large or rare transfers. Other transfers use
 //! [pools](super::Pool).
 #![expect(unsafe_code)]
 // UNSAFETY: registers and posts memory that is borrowed for longer than the wait.
 
+use crate::ah::AddressHandle;
 use crate::brief::brief;
 use crate::buf::ForeignBuf;
 use crate::cq::ScopePoll;
@@ -58,7 +61,7 @@ use crate::mr::{MemoryRegion, Private};
 use crate::pd::ProtectionDomain;
 use crate::qp::Qp;
 use crate::qp::QpControl;
-use crate::qp::transport::{Connected, HasPeer, Receives, Reliable, Sends};
+use crate::qp::transport::{Connected, Datagram, HasPeer, Reads, Receives, Reliable, Sends, Writes};
 use crate::recv::RecvQueue;
 use crate::remote::RemoteRegion;
 use crate::send::SendQueue;
@@ -175,7 +178,7 @@ pub struct Scope<'scope, 'env, T, D: Driver> {
 
 brief!([T, D: Driver] Scope<'_, '_, T, D>, |this| "Scope with {:?}", this.send);
 
-impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
+impl<'scope, 'env, D: Driver, T: Sends> Scope<'scope, 'env, T, D> {
     /// Registers the memory for as long as the scope, and returns its entry; none for memory of 0 bytes.
     ///
     /// # Safety
@@ -218,16 +221,44 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
     where
         T: Connected,
     {
-        self.check(self.send.flight())?;
         // SAFETY: the contract of this function.
-        let sge = unsafe { self.entry(at, len, access)? };
-        let (ticket, report) = self.ticket();
+        let (sge, ticket, report) = unsafe { self.prepare(at, len, access)? };
         let wr = self.send.post(0).signaled();
         // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
         // dropped.
         let posted = unsafe { wr.put_scoped(op, sge.as_slice(), ticket) };
         posted?;
         Ok(report)
+    }
+
+    /// The entry, and what is dropped with the completion.
+    ///
+    /// # Safety
+    /// As [`entry`](Self::entry).
+    unsafe fn prepare(
+        &mut self,
+        at: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<(Option<D::Sge>, Ticket, ScopedOp)> {
+        self.check(self.send.flight())?;
+        // SAFETY: the contract of this function.
+        let sge = unsafe { self.entry(at, len, access)? };
+        let (ticket, report) = self.ticket();
+        Ok((sge, ticket, report))
+    }
+
+    /// The destination of the next post of a QP whose work requests name one: UD, SRD.
+    pub fn to<'s>(
+        &'s mut self,
+        ah: &'s AddressHandle<D>,
+        remote_qpn: u32,
+        remote_qkey: u32,
+    ) -> ScopeTo<'s, 'scope, 'env, T, D>
+    where
+        T: Datagram,
+    {
+        ScopeTo { scope: self, ah, remote_qpn, remote_qkey }
     }
 
     /// `IBV_WR_SEND`: sends `data`.
@@ -292,6 +323,75 @@ impl<'env, D: Driver, T: Sends> Scope<'_, 'env, T, D> {
             posted?;
         }
         Ok(report)
+    }
+}
+
+/// The next post of a scope goes to one peer; see [`Scope::to`].
+#[must_use = "nothing is posted yet"]
+pub struct ScopeTo<'s, 'scope, 'env, T, D: Driver> {
+    scope: &'s mut Scope<'scope, 'env, T, D>,
+    ah: &'s AddressHandle<D>,
+    remote_qpn: u32,
+    remote_qkey: u32,
+}
+
+brief!([T, D: Driver] ScopeTo<'_, '_, '_, T, D>, |this| "{:?} to qp {:#x}", this.scope, this.remote_qpn);
+
+impl<'env, D: Driver, T: Sends + Datagram> ScopeTo<'_, '_, 'env, T, D> {
+    /// # Safety
+    /// As [`Scope::entry`]; exclusively if `op` writes local memory.
+    unsafe fn put(
+        self,
+        op: Op<'_, D::Remote>,
+        at: NonNull<u8>,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<ScopedOp> {
+        let Self { scope, ah, remote_qpn, remote_qkey } = self;
+        // SAFETY: the contract of this function.
+        let (sge, ticket, report) = unsafe { scope.prepare(at, len, access)? };
+        let wr = scope.send.post_to(0, ah, remote_qpn, remote_qkey).signaled();
+        // SAFETY: the memory is borrowed for `'env`, and registered as long as the scope, which ends after the ticket is
+        // dropped.
+        let posted = unsafe { wr.put_scoped(op, sge.as_slice(), ticket) };
+        posted?;
+        Ok(report)
+    }
+
+    /// As [`Scope::send`].
+    ///
+    /// # Errors
+    /// As [`Scope::send`].
+    pub fn send(self, data: &'env [u8]) -> Result<ScopedOp> {
+        // SAFETY: a shared slice of `'env`; a send only reads it.
+        unsafe { self.put(Op::Send, NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
+    }
+
+    /// As [`Scope::write`].
+    ///
+    /// # Errors
+    /// As [`Scope::write`].
+    pub fn write(self, data: &'env [u8], to: &RemoteRegion) -> Result<ScopedOp>
+    where
+        T: Writes,
+    {
+        let to = to.remote(0..data.len() as u64)?;
+        // SAFETY: a shared slice of `'env`; a write only reads it.
+        unsafe { self.put(Op::Write(to), NonNull::from_ref(data).cast(), data.len(), AccessFlags::empty()) }
+    }
+
+    /// As [`Scope::read`].
+    ///
+    /// # Errors
+    /// As [`Scope::read`].
+    pub fn read(self, buf: &'env mut [u8], from: &RemoteRegion) -> Result<ScopedOp>
+    where
+        T: Reads,
+    {
+        let from = from.remote(0..buf.len() as u64)?;
+        let (at, len) = (NonNull::from_mut(buf).cast(), buf.len());
+        // SAFETY: an exclusive slice of `'env`.
+        unsafe { self.put(Op::Read(from), at, len, AccessFlags::LOCAL_WRITE) }
     }
 }
 

@@ -16,6 +16,26 @@ use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, QueueAccess, Registers};
 use uverbs_core::sync::ControlBarrier;
 
+/// Stores the state of a QP, as control calls do.
+pub fn set_state(qp: &QpShared, state: QpState) {
+    qp.set_state(state);
+}
+
+/// Adds a QP to a CQ, as its creation does.
+pub fn attach_qp(cq: &CqShared, qp: &Arc<QpShared>) {
+    cq.attach_qp(qp);
+}
+
+/// Removes the entries of a QP from a CQ, as `modify_qp` to RESET does.
+pub fn reset_qp(cq: &CqShared, qp: &Arc<QpShared>) {
+    cq.reset_qp(qp);
+}
+
+/// Removes a QP from a CQ, as its destruction does.
+pub fn detach_qp(cq: &CqShared, qp: &Arc<QpShared>) {
+    cq.detach_qp(qp);
+}
+
 /// A write to a doorbell register. A burst has 64 or more bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {

@@ -324,14 +324,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_LOCK,
     },
     Exception {
-        what: "EFA: post_recv, x1",
-        face: Face::Raw,
-        names: &["efa post_recv"],
-        batches: ONE,
-        share: 0.97,
-        reason: EFA_LOCK,
-    },
-    Exception {
         what: "EFA: post_recv, post_recv sge2, x32",
         face: Face::Typed,
         names: &["efa post_recv", "efa post_recv sge2"],
@@ -340,9 +332,9 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_RECEIVE,
     },
     Exception {
-        what: "EFA: entries of 128 bytes: srd send inline64, x1",
+        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x1",
         face: Face::Raw,
-        names: &["post_send srd send inline64", "wr srd send inline64"],
+        names: &["wr srd send inline64"],
         batches: ONE,
         share: 1.04,
         reason: EFA_WIDE,

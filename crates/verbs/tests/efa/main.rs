@@ -10,4 +10,5 @@ mod order;
 mod owned;
 mod raw;
 mod removal;
+mod scopes;
 mod threads;

@@ -76,7 +76,7 @@ pub(super) struct State {
 impl Qp {
     /// The state that its posters, its pollers and control calls share.
     #[must_use]
-    pub fn shared(&self) -> &Arc<QpShared> {
+    pub(crate) fn shared(&self) -> &Arc<QpShared> {
         &self.0.shared
     }
 

@@ -273,23 +273,23 @@ impl CqShared {
     }
 
     /// Adds a new QP whose completions go to this CQ. To be called before it can post.
-    pub fn attach_qp(&self, qp: &Arc<QpShared>) {
+    pub(crate) fn attach_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| state.attach_qp(qp));
     }
 
     /// Adds a new SRQ that completions name instead of a QP (XRC). To be called before it can receive.
-    pub fn attach_srq(&self, srq: &Arc<SrqShared>) {
+    pub(crate) fn attach_srq(&self, srq: &Arc<SrqShared>) {
         self.stopped(|state| state.attach_srq(srq));
     }
 
     /// Removes the entries of a QP that the kernel has reset. To be called before its queues restart. When this returns,
     /// the ring has no entry of the QP, no poll reports one, and the memory of its WQEs is not written.
-    pub fn reset_qp(&self, qp: &Arc<QpShared>) {
+    pub(crate) fn reset_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| state.remove_entries_of_qp(qp, self.consumer_word()));
     }
 
     /// Removes a QP that the kernel has destroyed, and its entries as [`reset_qp`](Self::reset_qp) does.
-    pub fn detach_qp(&self, qp: &Arc<QpShared>) {
+    pub(crate) fn detach_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| {
             state.remove_entries_of_qp(qp, self.consumer_word());
             state.detach_qp(qp);
@@ -297,7 +297,7 @@ impl CqShared {
     }
 
     /// Removes an SRQ that the kernel has destroyed. When this returns, the ring has no entry that names it.
-    pub fn detach_srq(&self, srq: &Arc<SrqShared>) {
+    pub(crate) fn detach_srq(&self, srq: &Arc<SrqShared>) {
         self.stopped(|state| {
             state.remove_entries_of_srq(srq, self.consumer_word());
             state.detach_srq(srq);

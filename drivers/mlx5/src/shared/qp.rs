@@ -150,7 +150,7 @@ impl QpShared {
     }
 
     /// Sets the state. RESET empties both queues; the QP's completions must have been removed from its CQs before.
-    pub fn set_state(&self, state: QpState) {
+    pub(crate) fn set_state(&self, state: QpState) {
         if state == QpState::RESET {
             if let Some(sq) = &self.sq {
                 sq.reset();
@@ -177,7 +177,7 @@ impl QpShared {
     ///
     /// # Errors
     /// The error of membarrier(2). Then a post may still be in progress.
-    pub fn stop_posters(&self) -> Result<(), Errno> {
+    pub(crate) fn stop_posters(&self) -> Result<(), Errno> {
         for access in self.access.both() {
             access.limit().store(0, Ordering::Relaxed);
             access.wait_idle()?;
