@@ -77,14 +77,15 @@ fn number(n: u64) -> Value {
     Value::Span(Span { first: n, last: n })
 }
 
-/// The usual error of a verb: no memory for those that make something, another one for those that change or end it.
+/// The usual error of a verb: an object in use for those that destroy, no memory for those that make something, another one for those
+/// that change or query.
 fn errno(verb: &str) -> Errno {
-    let makes =
-        ["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "rereg", "resize", "import"];
-    if makes.iter().any(|part| verb.contains(part)) {
-        Errno::ENOMEM
-    } else if verb.contains("destroy") || verb.contains("dealloc") || verb.contains("dereg") {
+    let has = |parts: &[&str]| parts.iter().any(|part| verb.contains(part));
+    // The names of the first ones contain those of the second ones.
+    if has(&["destroy", "dealloc", "dereg", "free", "close"]) {
         Errno::EBUSY
+    } else if has(&["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "resize", "import"]) {
+        Errno::ENOMEM
     } else {
         Errno::EINVAL
     }
