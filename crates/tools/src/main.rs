@@ -82,6 +82,7 @@ fn main() -> ExitCode {
     };
     device::flush();
     match result {
+        Ok(()) if logger::has_failed() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,

@@ -9,6 +9,7 @@ use crate::alive::Alive;
 use crate::fabric::Fabric;
 use crate::model::Model;
 use core::fmt::Write as _;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,9 @@ const FOLDER: &str = "UVERBS_HCA_FAULTS_REPORT";
 const MAX_PROCESSES: u64 = 1000;
 /// Names of verbs that are counted at most.
 const MAX_VERBS: usize = 1000;
+/// How often a lock is tried at the end of a fabric and of the process, and the pauses.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
 /// The counts are written after so many posts and completions.
 const OFTEN: u64 = 16;
 /// Violations that a report has at most.
@@ -145,9 +149,18 @@ static REPORT: Mutex<(Option<Report>, Vec<Add>)> = Mutex::new((None, Vec::new())
 
 /// Adds what a fabric has to the report, when it ends.
 pub(crate) fn watch<M: Model>(alive: &Alive<M>) {
-    if Place::of_process().is_some() {
-        let mut report = REPORT.lock().unwrap_or_else(PoisonError::into_inner);
-        add(alive, report.0.get_or_insert_default());
+    if Place::of_process().is_none() {
+        return;
+    }
+    for _ in 0..TRIES {
+        match REPORT.try_lock() {
+            Ok(mut report) => {
+                add(alive, report.0.get_or_insert_default());
+                return;
+            }
+            // The caller may be `write` itself, which has the lock: its copy of the fabric was the last one. It has added the fabric.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
     }
 }
 
@@ -194,11 +207,11 @@ extern "C" fn write() {
     let report = report.get_or_insert_default();
     for add in fabrics.drain(..) {
         // Another thread may be in a call of the fabric.
-        for _ in 0..50 {
+        for _ in 0..TRIES {
             if add(report) {
                 break;
             }
-            std::thread::sleep(core::time::Duration::from_millis(2));
+            std::thread::sleep(PAUSE);
         }
     }
     let _ = std::fs::write(&place.path, report.text());

@@ -65,6 +65,24 @@ fn an_error_that_cannot_be_written_is_an_exit_code() {
     }
 }
 
+/// Scripts that a sweep has found: the command said that it had done its work.
+#[test]
+fn an_object_that_is_not_destroyed_is_an_error() {
+    let script = Path::new(env!("CARGO_TARGET_TMPDIR")).join("destroy.script");
+    for verb in ["dereg_mr", "destroy_cq", "destroy_qp"] {
+        std::fs::write(&script, format!("call verb={verb} nth=1 : errno EBUSY\n")).unwrap();
+        let out = uverbs("perf send-bw -d hca0 -n 20").env("UVERBS_HCA_FAULTS", &script).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(1) && text.contains("EBUSY"), "{verb}: {} {text}", out.status);
+    }
+    // A script that does not select a call changes nothing; one that is none is an error.
+    for (text, code) in [("call verb=destroy_qp nth=1000 : errno EBUSY", 0), ("call verb : errno EBUSY", 1)] {
+        std::fs::write(&script, text).unwrap();
+        let child = uverbs("pingpong rc -d hca0 -n 20").env("UVERBS_HCA_FAULTS", &script).spawn().unwrap();
+        assert_eq!(wait(child).code(), Some(code), "{text}");
+    }
+}
+
 #[test]
 fn help_that_cannot_be_written_is_an_error() {
     for line in ["--help", "--version", "perf send-bw --help", "help devinfo"] {

@@ -102,13 +102,15 @@ fn main() -> ExitCode {
 mod tests {
     use super::Cli;
     use clap::Parser;
+    use clap::error::ErrorKind;
 
     #[test]
     fn commands_of_the_documentation_are_valid() {
         for command in uverbs_book::commands(&["uverbs-hca"]) {
-            if let Err(error) = Cli::try_parse_from(&command.words) {
-                panic!("{}: {error}", command.at);
-            }
+            let Err(error) = Cli::try_parse_from(&command.words) else { continue };
+            // A sentence may name a command without its arguments.
+            let is_name = !command.is_block && error.kind() == ErrorKind::MissingRequiredArgument;
+            assert!(is_name, "{}: {error}", command.at);
         }
     }
 }

@@ -77,14 +77,15 @@ fn number(n: u64) -> Value {
     Value::Span(Span { first: n, last: n })
 }
 
-/// The usual error of a verb: no memory for those that make something, another one for those that change or end it.
+/// The usual error of a verb: an object in use for those that destroy, no memory for those that make something, another one for those
+/// that change or query.
 fn errno(verb: &str) -> Errno {
-    let makes =
-        ["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "rereg", "resize", "import"];
-    if makes.iter().any(|part| verb.contains(part)) {
-        Errno::ENOMEM
-    } else if verb.contains("destroy") || verb.contains("dealloc") || verb.contains("dereg") {
+    let has = |parts: &[&str]| parts.iter().any(|part| verb.contains(part));
+    // The names of the first ones contain those of the second ones.
+    if has(&["destroy", "dealloc", "dereg", "free", "close"]) {
         Errno::EBUSY
+    } else if has(&["create", "alloc", "reg_", "open", "mmap", "post", "wr_complete", "resize", "import"]) {
+        Errno::ENOMEM
     } else {
         Errno::EINVAL
     }
@@ -157,13 +158,16 @@ impl Numbers {
 /// Scripts of several rules, about events that the run without faults has recorded.
 pub(super) fn random(first: &Ran, count: u32, seed: u64) -> Vec<Trial> {
     let recorded: Vec<Recorded> = first.recorded().into_iter().filter(|r| r.count > 0).collect();
+    let packets: Vec<Recorded> = recorded.iter().filter(|r| r.what == What::Packet).cloned().collect();
     if recorded.is_empty() {
         return Vec::new();
     }
     let mut numbers = Numbers(seed);
     let one = |i: u32, numbers: &mut Numbers| {
         let rules = (0..2 + numbers.below(MAX_RANDOM - 1)).map(|_| {
-            let Recorded { process, what, count } = &recorded[numbers.below(recorded.len() as u64) as usize];
+            // One half of the rules is about packets: most programs end at the first verb that fails.
+            let of = if numbers.below(2) == 0 && !packets.is_empty() { &packets } else { &recorded };
+            let Recorded { process, what, count } = &of[numbers.below(of.len() as u64) as usize];
             let mut rule = rule(*process, what, 1 + numbers.below(*count));
             if *what == What::Packet {
                 rule.action = of_packet(numbers);

@@ -34,9 +34,12 @@ pub(super) fn report(first: &Ran, results: &[(Trial, (Script, Ran))]) -> (String
     (text, findings)
 }
 
+/// What findings have in common.
+type Group<'a> = (Finding, Kind, &'a str);
+
 /// Appends the findings, those of a verb or queue together.
 fn findings(first: &Ran, results: &[(Trial, (Script, Ran))], text: &mut String) -> usize {
-    let mut groups: BTreeMap<(Finding, Kind, &str), Vec<&(Script, Ran)>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group<'_>, Vec<&(Script, Ran)>> = BTreeMap::new();
     for (trial, result) in results {
         if let Some(finding) = result.1.finding(first) {
             groups.entry((finding, trial.kind, trial.name.as_str())).or_default().push(result);

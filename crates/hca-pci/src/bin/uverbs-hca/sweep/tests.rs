@@ -84,6 +84,15 @@ fn each_call_and_completion_fails_once() {
 }
 
 #[test]
+fn each_verb_has_its_usual_error() {
+    let report = "call dealloc_pd 1\ncall dereg_mr 1\ncall reg_mr 1\ncall alloc_pd 1\ncall modify_qp 1\ncall mlx5_free_uar 1\n";
+    let all = trials(&Ran::of(Outcome::Ok, &[(1, report)]), 20);
+    let errnos: Vec<String> =
+        all.iter().map(|t| t.script.to_string().trim_end().rsplit(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(errnos, ["EBUSY", "EBUSY", "ENOMEM", "ENOMEM", "EINVAL", "EBUSY"]);
+}
+
+#[test]
 fn a_seed_gives_the_same_scripts() {
     let texts = |seed| -> Vec<String> {
         random(&first(), 30, seed).iter().map(|trial| trial.script.to_string()).collect()
