@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(flight.has(from), to.0 != 1);
             flight.move_to(from, to);
         }
-        let order = core::iter::from_fn(|| flight.pop(u64::MAX).map(|(at, _, packet)| (at, packet)));
+        let order = core::iter::from_fn(|| flight.pop(u64::MAX).map(|(at, _, packet)| (at.0, packet)));
         assert_eq!(order.collect::<Vec<_>>(), [(5, 0), (6, 1), (10, 3), (11, 2)]);
         assert_eq!(flight.of_ports[3], 0);
     }

@@ -375,7 +375,14 @@ impl<M: Model> World<M> {
         // A listed device has work.
         let watch = (!self.listed.is_empty()).then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         let step = self.net.order.as_ref().and_then(|order| order.next_due());
-        let times = [self.net.next_packet(), self.net.next_timer(), self.hosts.next(), watch, step, self.next_of_script()];
+        let times = [
+            self.net.next_packet(),
+            self.net.next_timer(),
+            self.hosts.next(),
+            watch,
+            step,
+            self.next_of_script(),
+        ];
         times.into_iter().flatten().min()
     }
 }

@@ -17,8 +17,8 @@ pub use recv::{RecvWqe, recv_wqe, srq_next};
 pub use segment::{Av, Segment};
 pub(crate) use send::{Ctrl, Reserved, decode};
 pub use send::{Eth, Op, Request, send_wqe};
-pub use uverbs_decode::QueueKind;
 pub use umr::{Entries, KeyUpdate, SetPsv, Umr};
+pub use uverbs_decode::QueueKind;
 
 use core::fmt;
 
