@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Dumps of queues as text, and entries and rings of any bytes, of each device.
 //!
-//! Checked: no text and no bytes make the decoder panic; a ring has at most as many entries as slots; each bit of an entry is in the table that is
-//! printed; the text of a trace is steps or an error.
+//! Checked: no text and no bytes make the decoder panic; a ring has at most as many entries as slots; each bit of an entry is in the
+//! table that is printed; the text of a trace is steps or an error.
 #![no_main]
 
 use arbitrary::Arbitrary;

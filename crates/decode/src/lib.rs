@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work queue elements and completion queue entries in words.
 //!
-//! [`decode`] makes an [`Entry`] of any bytes: its fields with value and meaning, and what it does in a few words. It never fails: bytes that are
-//! missing or wrong are named in [`Entry::problems`], and bits that no field has are shown as reserved. `{}` prints one line, `{:#}` a table.
-//! [`ring::Ring`] is a whole queue, [`text::parse`] reads the bytes from a dump.
+//! [`decode`] makes an [`Entry`] of any bytes: its fields with value and meaning, and what it does in a few words. It never fails: bytes
+//! that are missing or wrong are named in [`Entry::problems`], and bits that no field has are shown as reserved. `{}` prints one line,
+//! `{:#}` a table. [`ring::Ring`] is a whole queue, [`text::parse`] reads the bytes from a dump.
 //!
 //! It reads the formats by their offsets (`<infiniband/mlx5dv.h>` and the PRM, `<rdma/rdma_user_rxe.h>`, `<rdma/siw-abi.h>`,
 //! `efa_io_defs.h`) and uses no code of a driver.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes from hexadecimal digits, as programs and kernels print them.
 //!
-//! Read are digits with any spaces, commas or `0x` between them, in the order of the bytes, and the lines of xxd, of `hexdump -C` and of the
-//! kernel: an offset in front and the characters behind are left out, as is the time in brackets of the kernel's log, and what it says of a
-//! line in front of a colon (`dump_cqe` of mlx5).
+//! Read are digits with any spaces, commas or `0x` between them, in the order of the bytes, and the lines of xxd, of `hexdump -C` and of
+//! the kernel: an offset in front and the characters behind are left out, as is the time in brackets of the kernel's log, and what it
+//! says of a line in front of a colon (`dump_cqe` of mlx5).
 
 use core::fmt;
 

@@ -277,8 +277,8 @@ impl<M: Model> Fabric<M> {
         self.enter(|world| world.net.set_tap(tap));
     }
 
-    /// Shows what happens on the fabric from now on, in words: each request, packet, placement of data, completion, event and timer of these
-    /// QPs, and the packets to them; of all QPs if there are none. Another call ends the trace before, `None` ends it.
+    /// Shows what happens on the fabric from now on, in words: each request, packet, placement of data, completion, event and timer of
+    /// these QPs, and the packets to them; of all QPs if there are none. Another call ends the trace before, `None` ends it.
     ///
     /// Both ends of a connection may have the same QP number, on two devices: then the steps of both are shown.
     pub fn trace(&self, qpns: &[u32], sink: Option<Box<dyn Trace>>) {

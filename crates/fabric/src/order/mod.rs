@@ -218,7 +218,8 @@ impl<P: Packet> Order<P> {
         self.lanes.entry(lane).or_default().push_back(Placed { number, due, ..placed });
     }
 
-    /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered before it.
+    /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered
+    /// before it.
     pub(crate) fn hold(
         &mut self,
         (now, at): (u64, u64),

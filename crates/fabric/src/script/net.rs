@@ -148,6 +148,7 @@ impl<P: Packet> Net<P> {
             }
             self.fills.clear();
             self.show(now, to, &packet, Fate::Refused);
+            self.sent(self.sending(now, to, &packet), None, Fate::Refused.words());
             answer.set_source(to);
             // One that waits in an order mode is shown later.
             if self.order.is_none() || answer.route().is_none() {
@@ -165,7 +166,10 @@ impl<P: Packet> Net<P> {
         let copies = match fate {
             Fate::Sent => verdict.copies,
             Fate::Twice => verdict.copies + 1,
-            _ => return self.fills.clear(),
+            _ => {
+                self.sent(self.sending(now, to, &packet), None, fate.words());
+                return self.fills.clear();
+            }
         };
         let at = now.saturating_add(verdict.delay);
         for _ in 0..copies {
@@ -186,7 +190,9 @@ impl<P: Packet> Net<P> {
     fn hold(&mut self, now: u64, to: usize, packet: P, behind: u32) {
         let from = packet.source();
         let at = now.saturating_add(HOLD);
-        self.put(at, to, Origin::Port(from), packet);
+        let sending = self.sending(now, to, &packet);
+        let id = self.put(at, to, Origin::Port(from), packet);
+        self.sent(sending, id, if id.is_none() { "lost: too much is in flight" } else { "" });
         let place = self.last_place(at);
         if let (Some(engine), Some(place)) = (self.script.as_mut(), place)
             && engine.held.len() < MAX_HELD

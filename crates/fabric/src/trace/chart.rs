@@ -36,8 +36,8 @@ struct Arrow {
     words: String,
 }
 
-/// Draws the steps as a sequence chart, in SVG: a life line for each QP, arrows for packets, lost ones end with a cross, notes for the rest. A
-/// row is a step; times are at the left, and long pauses are marked.
+/// Draws the steps as a sequence chart, in SVG: a life line for each QP, arrows for packets, lost ones end with a cross, notes for the
+/// rest. A row is a step; times are at the left, and long pauses are marked.
 #[must_use]
 pub fn chart(title: &str, steps: &[Step]) -> String {
     let shown = &steps[..steps.len().min(MAX_STEPS)];
@@ -315,7 +315,8 @@ impl Svg {
             }
         };
         format!(
-            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"
+  font-family="sans-serif" font-size="12">
 <style>
 text {{ fill: #222; }} .title {{ font-size: 15px; font-weight: bold; }} .name {{ font-weight: bold; }}
 .time {{ fill: #777; }} .passed {{ fill: #8a5a00; font-weight: bold; }} .label {{ fill: #1a5276; font-size: 11px; }}

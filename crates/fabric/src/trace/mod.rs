@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What happens on a fabric, in words.
 //!
-//! [`Fabric::trace`](crate::Fabric::trace) shows a [`Step`] for each request that a device takes from a queue, each packet that is sent, arrives
-//! or is lost, the data that are placed, each completion, event and timer. [`chart()`] draws them. With the environment variable
+//! [`Fabric::trace`](crate::Fabric::trace) shows a [`Step`] for each request that a device takes from a queue, each packet that is sent,
+//! arrives or is lost, the data that are placed, each completion, event and timer. [`chart()`] draws them. With the environment variable
 //! `UVERBS_HCA_TRACE` each fabric of a program writes them to a file, which [`read`] reads. Without a trace, each of these costs one
 //! comparison.
 

@@ -184,8 +184,8 @@ impl fmt::Display for NotAStep {
 
 impl core::error::Error for NotAStep {}
 
-/// The steps of a file, which several fabrics and processes may have written, in the order of their times. The numbers of packets of several
-/// fabrics are changed so that they differ. Lines that begin with `#` are left out, and a last line that has no end.
+/// The steps of a file, which several fabrics and processes may have written, in the order of their times. The numbers of packets of
+/// several fabrics are changed so that they differ. Lines that begin with `#` are left out, and a last line that has no end.
 ///
 /// # Errors
 /// A line is not a step.

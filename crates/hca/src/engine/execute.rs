@@ -5,7 +5,7 @@
 use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, Target, access};
-use super::packet::{Atomic, Body, Nak, PSN, Packet, psn_add, psn_diff, WrPart};
+use super::packet::{Atomic, Body, Nak, PSN, Packet, WrPart, psn_add, psn_diff};
 use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};

@@ -14,8 +14,8 @@ use uverbs_hca::ring::{Queue, RingDump};
 
 /// Show the WQEs and CQEs of a queue in words: field, value, meaning
 ///
-/// The bytes are hexadecimal digits: as arguments, in a file, or on standard input, as xxd, hexdump -C, a debugger or the kernel's log prints
-/// them. One entry is printed as a table, a ring (--ring) as a line for each entry. Bits that no field has are shown as reserved.
+/// The bytes are hexadecimal digits: as arguments, in a file, or on standard input, as xxd, hexdump -C, a debugger or the kernel's log
+/// prints them. One entry is printed as a table, a ring (--ring) as a line for each entry. Bits that no field has are shown as reserved.
 ///
 /// A live queue of another process is read from its memory with --pid, --address and --length. With --pid alone, the queues are
 /// listed that the process has mapped from RDMA devices.

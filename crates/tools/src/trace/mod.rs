@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs trace`: what the software NICs of a program do, in words. The devices write it to a file (`UVERBS_HCA_TRACE`); this module runs the
-//! program, reads the file, prints it and draws it.
+//! `uverbs trace`: what the software NICs of a program do, in words. The devices write it to a file (`UVERBS_HCA_TRACE`); this module
+//! runs the program, reads the file, prints it and draws it.
 
 use crate::number::number;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,9 +13,9 @@ use uverbs_hca::trace::{Step, chart, read};
 
 /// Run a program and show what its software NICs do: requests, packets, data that are placed, completions, events, timers
 ///
-/// The program has the software NICs in it: `uverbs` with the device hca0 or efa0, a program with the C library built with --hca, a test. Its steps
-/// are printed when it has ended, in the order of their times, which are seconds since the first one. The steps of all its processes are
-/// together; 8 MiB of each fabric at most.
+/// The program has the software NICs in it: `uverbs` with the device hca0 or efa0, a program with the C library built with --hca, a test.
+/// Its steps are printed when it has ended, in the order of their times, which are seconds since the first one. The steps of all its
+/// processes are together; 8 MiB of each fabric at most.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only steps of this QP, and packets from it and to it; may be given more than once [default: all]

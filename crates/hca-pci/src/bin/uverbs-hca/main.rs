@@ -44,10 +44,10 @@ enum Mkeys {
 /// Standard input and the control socket accept commands, one per line. The answer is a line that begins with `ok` or
 /// `error`. The commands are `link N up|down` (the Nth device, from 0), `lid N LID`, `netem off | loss 1% delay 2ms
 /// ...`, `order MODE[:SEED]`, `rule RULE` (adds a rule to the script of faults), `rules [off]` (prints the rules, or ends the
-/// script), `repairs`, `packets N`, `stat N`, `queue N QPN send|recv|send-cq|recv-cq`, `violations` (their number), `forgive [KIND...]` (prints and clears them, or those of
-/// these kinds), `quit`, `help`. At the end the program prints a summary to standard output: the firmware commands and
-/// registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the violations
-/// of drivers, in lines that begin with `violation:`.
+/// script), `repairs`, `packets N`, `stat N`, `queue N QPN send|recv|send-cq|recv-cq`, `violations` (their number), `forgive [KIND...]`
+/// (prints and clears them, or those of these kinds), `quit`, `help`. At the end the program prints a summary to standard output: the
+/// firmware commands and registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the
+/// violations of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
 #[command(
     name = "uverbs-hca",
