@@ -4,7 +4,7 @@
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin};
 use crate::model::Packet;
-use crate::order::{Fill, Order};
+use crate::order::{Fill, Mark, Order};
 use crate::tap::{Fate, Tap, Tapped};
 use crate::users::Users;
 use core::cell::RefCell;
@@ -174,6 +174,8 @@ pub struct Net<P> {
     pub(crate) order: Option<Box<Order<P>>>,
     /// The fills of the next packet.
     pub(crate) fills: Vec<Fill>,
+    /// The writes that must be visible before the next packet arrives.
+    pub(crate) after: Option<Mark>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -254,6 +256,7 @@ impl<P: Packet> Net<P> {
             tap: Tapped::default(),
             order: None,
             fills: Vec::new(),
+            after: None,
             spare: Vec::new(),
         }
     }
@@ -315,12 +318,13 @@ impl<P: Packet> Net<P> {
         match fate {
             Fate::Sent => {}
             Fate::Twice => {
-                let fills = self.fills.clone();
+                let (fills, after) = (self.fills.clone(), self.after);
                 self.queue(now, to, packet.clone());
-                self.fills = fills;
+                (self.fills, self.after) = (fills, after);
             }
             Fate::LinkDown | Fate::Lost => {
                 self.fills.clear();
+                self.after = None;
                 return;
             }
         }
@@ -381,7 +385,7 @@ impl<P: Packet> Net<P> {
         }
         let origin = Origin::Port(packet.source());
         if let Some(route) = packet.route().filter(|_| self.order.is_some()) {
-            let fills = core::mem::take(&mut self.fills);
+            let fills = (core::mem::take(&mut self.fills), self.after.take());
             if self.packets.start(origin, packet.cost())
                 && let Some(order) = &mut self.order
             {
