@@ -2,4 +2,6 @@
 //! The modes of order of the software HCA: small programs under every order that a mode permits.
 
 mod basics;
+mod bench;
+mod equal;
 mod nodes;

@@ -23,7 +23,7 @@ pub(crate) const LINE: usize = 64;
 pub(crate) struct Node {
     pub(crate) hca: Hca,
     pub(crate) mr: MemoryRegion<PageBuf, Exposed, Mlx5>,
-    pd: ProtectionDomain<Mlx5>,
+    pub(crate) pd: ProtectionDomain<Mlx5>,
     context: Context<Mlx5>,
 }
 
@@ -40,6 +40,14 @@ impl Node {
         let buf = PageBuf::new(lines * LINE).expect("memory");
         let mr = pd.reg_mr(buf, all | access).map_err(|e| e.error).expect("a region");
         Self { hca, mr, pd, context }
+    }
+
+    /// A completion queue, and its number.
+    pub(crate) fn queue(&self) -> (Cq<Shared, Mlx5>, u32) {
+        let before = self.hca.completion_queues();
+        let cq = self.context.create_cq(64, None).expect("a CQ");
+        let new = self.hca.completion_queues().into_iter().find(|cqn| !before.contains(cqn));
+        (cq, new.expect("the number of the CQ"))
     }
 
     /// The first word of a line.
@@ -64,10 +72,7 @@ pub(crate) struct End<'n> {
 
 impl<'n> End<'n> {
     fn new(node: &'n Node) -> Self {
-        let before = node.hca.completion_queues();
-        let cq = node.context.create_cq(64, None).expect("a CQ");
-        let new = node.hca.completion_queues().into_iter().find(|cqn| !before.contains(cqn));
-        let cqn = new.expect("the number of the CQ");
+        let (cq, cqn) = node.queue();
         let cap = QpCap::new(32, 32).inline(64);
         let qp = node.pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
         Self { node, qp, cq, cqn }

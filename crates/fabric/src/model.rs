@@ -62,6 +62,12 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
         let _ = (port, token);
     }
 
+    /// Address and bytes of the memory that an atomic accesses, if it is known.
+    fn target(&self, packet: &Self::Packet) -> Option<(u64, u64)> {
+        let _ = packet;
+        None
+    }
+
     /// Stores a notice for the front: the link or the addresses of the port have changed.
     fn port_event(&mut self, event: PortEvent);
 

@@ -4,7 +4,7 @@
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin, Place};
 use crate::model::{Packet, PortEvent};
-use crate::order::{Fill, Order};
+use crate::order::{Fill, Mark, Order};
 use crate::script::Engine;
 use crate::tap::{Fate, Tap, Tapped};
 use crate::trace::Traced;
@@ -188,6 +188,8 @@ pub struct Net<P> {
     pub(crate) port_events: Vec<(usize, PortEvent)>,
     /// The names of the devices of this process.
     pub(crate) names: HashMap<usize, String>,
+    /// The writes that must be visible before the next packet arrives.
+    pub(crate) after: Option<Mark>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -278,6 +280,7 @@ impl<P: Packet> Net<P> {
             tap: Tapped::default(),
             order: None,
             fills: Vec::new(),
+            after: None,
             spare: Vec::new(),
             traced: Traced::default(),
             script: None,
@@ -354,13 +357,14 @@ impl<P: Packet> Net<P> {
         match fate {
             Fate::Sent => {}
             Fate::Twice => {
-                let fills = self.fills.clone();
+                let (fills, after) = (self.fills.clone(), self.after);
                 self.queue(now, to, packet.clone());
-                self.fills = fills;
+                (self.fills, self.after) = (fills, after);
             }
             Fate::LinkDown | Fate::Lost | Fate::Corrupt | Fate::Refused | Fate::Behind => {
                 self.fills.clear();
                 self.sent(self.sending(now, to, &packet), None, fate.words());
+                self.after = None;
                 return;
             }
         }
@@ -423,7 +427,7 @@ impl<P: Packet> Net<P> {
         let origin = Origin::Port(packet.source());
         let id = match packet.route().filter(|_| self.order.is_some()) {
             Some(route) => {
-                let fills = core::mem::take(&mut self.fills);
+                let fills = (core::mem::take(&mut self.fills), self.after.take());
                 match &mut self.order {
                     Some(order) if self.packets.start(origin, packet.cost()) => {
                         let ways = (packet.source(), to);

@@ -2,7 +2,7 @@
 //! The order, as devices and the world use it.
 
 use super::{
-    By, Fill, Footprint, Label, Lane, Mark, Mode, Order, Rest, Schedule, Setting, Side, Step, Store,
+    By, Fill, Footprint, Lane, Mark, Mode, ModelStep, Order, Rest, Schedule, Setting, Side, Step, Store,
 };
 use crate::fabric::Fabric;
 use crate::model::{Model, Packet};
@@ -18,9 +18,9 @@ impl<P: Packet> Net<P> {
         self.order.as_ref().map_or(Mode::Ordered, |order| order.mode())
     }
 
-    /// Sets the fills of the next packet that is sent.
-    pub fn fill_next(&mut self, fills: Vec<Fill>) {
-        self.fills = fills;
+    /// Sets the fills of the next packet that is sent, and the writes that must be visible before it arrives.
+    pub fn fill_next(&mut self, fills: Vec<Fill>, after: Option<Mark>) {
+        (self.fills, self.after) = (fills, after);
     }
 
     /// The fills of the next packet.
@@ -59,11 +59,11 @@ impl<P: Packet> Port<'_, P> {
     }
 
     /// Places a step of the device in a lane. `false` if there is no mode: the device takes it at once.
-    pub fn place_step(&mut self, queue: u32, side: Side, token: u64, object: u32, label: Label) -> bool {
+    pub fn place_step(&mut self, queue: u32, side: Side, step: ModelStep) -> bool {
         let lane = Lane { device: self.me, queue, side };
         match &mut self.net.order {
             Some(order) => {
-                order.place_step(self.now, lane, token, object, label);
+                order.place_step(self.now, lane, step);
                 true
             }
             None => false,
@@ -168,8 +168,17 @@ impl<M: Model> Fabric<M> {
     pub fn steps(&self) -> Vec<Possible> {
         self.read(|world| {
             let Some(order) = &world.net.order else { return Vec::new() };
-            let possible =
-                |step| Possible { step, footprint: order.footprint(step), is_quiet: order.is_quiet(step) };
+            let possible = |step| {
+                let (mut footprint, is_quiet) = (order.footprint(step), order.is_quiet(step));
+                if footprint.everything
+                    && let Some((to, packet)) = order.packet(step)
+                    && let Some(Some(station)) = world.devices.get(to)
+                    && let Some(target) = station.device.target(packet)
+                {
+                    footprint = Footprint { reads: Some(target), object: Some((to, ATOMICS)), ..Footprint::default() };
+                }
+                Possible { step, footprint, is_quiet }
+            };
             order.steps().into_iter().map(possible).collect()
         })
     }
@@ -203,6 +212,9 @@ impl<M: Model> Fabric<M> {
         });
     }
 }
+
+/// Stands for the atomics of a device among the numbers of its objects, which have 24 bits.
+pub const ATOMICS: u32 = u32::MAX;
 
 /// A step that can be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]

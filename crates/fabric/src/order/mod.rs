@@ -8,7 +8,7 @@
 //! | step | takes place |
 //! |---|---|
 //! | a line of data is read into a packet | after the writes that its [`Mark`] names; under [`Mode::Pcie`] after the lines before it |
-//! | a packet is delivered | in the order of its [`Route`]; an atomic after the earlier writes of its peer, and not between the two halves of another one |
+//! | a packet is delivered | in the order of its [`Route`]; that of a fenced request after the writes of all requests before it; an atomic after the earlier writes of its peer, and not between the two halves of another one |
 //! | a line of data becomes visible | if the mode permits, before earlier writes of its lane; else after them |
 //! | a completion is written | after all earlier writes of its lane |
 
@@ -21,16 +21,17 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use bus::Possible;
+pub use bus::{ATOMICS, Possible};
 pub use mode::{Mode, Setting, UnknownOrder};
 pub use race::Race;
 pub use record::Schedule;
-pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, Route, Side, Step, Store};
+pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side, Step, Store};
 
 use crate::memory::Memory;
 use crate::model::Packet;
 use crate::trace::Access;
 use record::Record;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use step::{Kind, Way};
@@ -44,6 +45,9 @@ const OLDEST: u64 = 8;
 const SPREAD: u64 = 20_000;
 /// The bytes that wait in lanes. Beyond, the oldest of a lane are written first.
 const MAX_WAITING: usize = 64 << 20;
+
+/// The orders of this process.
+static EPOCHS: AtomicU64 = AtomicU64::new(0);
 
 /// Who chooses the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +71,8 @@ enum Effect {
     Model {
         token: u64,
         object: u32,
+        /// Whether the packets of the queue pair are read before: no acknowledgement tells that they have arrived.
+        after_reads: bool,
     },
 }
 
@@ -75,6 +81,8 @@ struct Placed {
     number: u64,
     due: u64,
     passes: bool,
+    /// Address and bytes of the data.
+    range: (u64, u64),
     effect: Effect,
     label: Label,
 }
@@ -92,6 +100,8 @@ struct Held<P> {
     number: u64,
     due: u64,
     fills: Vec<Fetch>,
+    /// The writes that must be visible before: the request is fenced.
+    after: Option<Mark>,
     packet: P,
 }
 
@@ -113,6 +123,7 @@ pub struct Order<P> {
     by: By,
     random: u64,
     next: u64,
+    epoch: u64,
     lanes: BTreeMap<Lane, VecDeque<Placed>>,
     ways: BTreeMap<Way, VecDeque<Held<P>>>,
     /// The results of atomics that are not visible, by device.
@@ -130,6 +141,7 @@ impl<P: Packet> Order<P> {
             by,
             random,
             next: 0,
+            epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             lanes: BTreeMap::new(),
             ways: BTreeMap::new(),
             atomics: BTreeMap::new(),
@@ -179,12 +191,13 @@ impl<P: Packet> Order<P> {
 
     /// All writes of a lane so far.
     pub(crate) fn mark(&self, lane: Lane) -> Mark {
-        Mark { lane, last: self.next }
+        Mark { lane, last: self.next, epoch: self.epoch }
     }
 
     /// Whether all writes before the mark are visible.
     fn is_reached(&self, mark: &Mark) -> bool {
-        self.lanes.get(&mark.lane).and_then(VecDeque::front).is_none_or(|first| first.number > mark.last)
+        let first = self.lanes.get(&mark.lane).and_then(VecDeque::front);
+        mark.epoch != self.epoch || first.is_none_or(|first| first.number > mark.last)
     }
 
     /// Places data in a lane, in steps of a line.
@@ -194,17 +207,19 @@ impl<P: Packet> Order<P> {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             let (line, behind) = rest.split_at(line_len(&*memory, offset, rest.len()));
+            let range = (memory.address(offset).unwrap_or(offset), line.len() as u64);
             let effect = Effect::Store { memory: Arc::clone(&memory), offset, bytes: line.into(), atomic };
-            self.put(now, lane, Placed { number: 0, due: 0, passes, effect, label });
+            self.put(now, lane, Placed { number: 0, due: 0, passes, range, effect, label });
             offset = offset.saturating_add(line.len() as u64);
             rest = behind;
         }
     }
 
-    /// Places a step of the model in a lane: a completion. `object` is what it changes.
-    pub(crate) fn place_step(&mut self, now: u64, lane: Lane, token: u64, object: u32, label: Label) {
-        let effect = Effect::Model { token, object };
-        self.put(now, lane, Placed { number: 0, due: 0, passes: false, effect, label });
+    /// Places a step of the model in a lane: a completion.
+    pub(crate) fn place_step(&mut self, now: u64, lane: Lane, step: ModelStep) {
+        let ModelStep { token, object, after_reads, label } = step;
+        let effect = Effect::Model { token, object, after_reads };
+        self.put(now, lane, Placed { number: 0, due: 0, passes: false, range: (0, 0), effect, label });
     }
 
     fn put(&mut self, now: u64, lane: Lane, placed: Placed) {
@@ -226,7 +241,7 @@ impl<P: Packet> Order<P> {
         (from, to): (usize, usize),
         route: Route,
         packet: P,
-        fills: Vec<Fill>,
+        (fills, after): (Vec<Fill>, Option<Mark>),
         overtaken: bool,
     ) -> u64 {
         let number = self.number();
@@ -244,7 +259,7 @@ impl<P: Packet> Order<P> {
         }
         let due = self.due(at);
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
-        self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, packet });
+        self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, after, packet });
         number
     }
 
@@ -258,6 +273,14 @@ impl<P: Packet> Order<P> {
         self.ways.values().map(VecDeque::len).sum()
     }
 
+    /// Whether a line may become visible before these earlier writes of its lane. Two WRITEs of a connection to the same bytes have an order
+    /// (InfiniBand 10.8.3.3); only a region with relaxed order gives it up.
+    fn overtakes<'a>(&self, mut earlier: impl Iterator<Item = &'a Placed>, line: &Placed) -> bool {
+        let (at, len) = line.range;
+        let is_apart = |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
+        line.passes && (self.mode == Mode::Relaxed || earlier.all(|other| is_apart(other.range)))
+    }
+
     /// Whether a packet can be delivered, apart from its fills and its predecessors.
     fn may_arrive(&self, way: &Way, packet: &P) -> bool {
         if !packet.is_atomic() {
@@ -267,9 +290,9 @@ impl<P: Packet> Order<P> {
         !self.lanes.contains_key(&lane) && !self.atomics.contains_key(&way.to)
     }
 
-    /// Whether the packets of the queue pair have their data, if this is a completion of its requests.
+    /// Whether the packets of the queue pair have their data, if this is a completion that has to wait for them.
     fn has_read(&self, lane: &Lane, placed: &Placed) -> bool {
-        if lane.side == Side::Responder || !matches!(placed.effect, Effect::Model { .. }) {
+        if !matches!(placed.effect, Effect::Model { after_reads: true, .. }) {
             return true;
         }
         let route = Route { src: 0, dest: 0, is_response: false };
@@ -283,7 +306,7 @@ impl<P: Packet> Order<P> {
     fn each(&self, mut f: impl FnMut(Step, u64) -> bool) {
         for (lane, placed) in &self.lanes {
             for (i, one) in placed.iter().take(WINDOW).enumerate() {
-                let ready = i == 0 && self.has_read(lane, one) || i > 0 && one.passes;
+                let ready = i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
                 if ready && !f(Step { number: one.number, kind: Kind::Place(*lane) }, one.due) {
                     return;
                 }
@@ -294,7 +317,8 @@ impl<P: Packet> Order<P> {
             for (i, one) in held.iter().take(WINDOW).enumerate() {
                 if one.fills.is_empty() {
                     let step = Step { number: one.number, kind: Kind::Deliver(*way) };
-                    if i == 0 && self.may_arrive(way, &one.packet) && !f(step, one.due) {
+                    let is_reached = one.after.as_ref().is_none_or(|mark| self.is_reached(mark));
+                    if i == 0 && is_reached && self.may_arrive(way, &one.packet) && !f(step, one.due) {
                         return;
                     }
                     continue;
@@ -391,11 +415,17 @@ impl<P: Packet> Order<P> {
             }
             Kind::Deliver(way) => {
                 footprint.object = Some((way.to, way.route.dest));
-                // An atomic reads the memory of a key, which only the device knows.
+                // An atomic reads the memory of a key, which only the device knows: `Model::target`.
                 footprint.everything = !self.is_quiet(step);
             }
         }
         footprint
+    }
+
+    /// The packet whose delivery the step is, and its device.
+    pub(crate) fn packet(&self, step: Step) -> Option<(usize, &P)> {
+        let Kind::Deliver(way) = step.kind else { return None };
+        Some((way.to, &self.ways.get(&way)?.front()?.packet))
     }
 
     /// Whether the step is the delivery of a packet that reads and writes no memory at once: no other step loses by it.

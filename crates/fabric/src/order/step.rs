@@ -34,6 +34,8 @@ pub struct Mark {
     pub(super) lane: Lane,
     /// The number of the last step of the fabric at that time.
     pub(super) last: u64,
+    /// The order that it is of: with another order, all earlier writes are visible.
+    pub(super) epoch: u64,
 }
 
 /// The way of packets that stay in order: from a queue pair to a queue pair, requests and responses apart.
@@ -75,6 +77,19 @@ pub struct Store {
     pub relaxed: bool,
     /// Whether it is the result of an atomic, 8 aligned bytes: other atomics of the device wait for it.
     pub atomic: bool,
+    /// The request that it belongs to.
+    pub label: Label,
+}
+
+/// A step of a device that it takes itself, when its place in a lane is reached: it writes a completion.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelStep {
+    /// The step, for the device.
+    pub token: u64,
+    /// The object that it changes.
+    pub object: u32,
+    /// Whether the packets of the queue pair are read before: a completion without an acknowledgement of the peer.
+    pub after_reads: bool,
     /// The request that it belongs to.
     pub label: Label,
 }

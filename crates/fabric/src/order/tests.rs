@@ -176,7 +176,7 @@ fn an_atomic_waits_for_the_writes_before_it_and_for_the_atomic_of_another_peer()
     let mut order = Order::new(Mode::Model, By::Hand);
     let atomic = Store { atomic: true, bytes: vec![1; 8], ..store(&memory, 0, 1, false) };
     order.place(0, Lane { queue: 8, ..LANE }, atomic);
-    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: true }, Vec::new(), false);
+    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: true }, (Vec::new(), None), false);
     let [result] = order.steps()[..] else { panic!("only the result can be written: {:?}", order.steps()) };
     assert!(matches!(take(&mut order, result), Rest::Done));
     order.place(0, LANE, store(&memory, 0, 1, false));
@@ -196,7 +196,7 @@ fn a_command_finds_all_accesses_done() {
     order.place_step(0, LANE, 4, 0, Label::default());
     order.place(0, Lane { device: 2, ..LANE }, store(&other, 0, 1, false));
     let fill = Fill { memory: memory.clone(), offset: 0, at: 0, len: 8, after: None };
-    order.hold((0, 0), (1, 0), ROUTE, Data { bytes: vec![0; 8], atomic: false }, vec![fill], false);
+    order.hold((0, 0), (1, 0), ROUTE, Data { bytes: vec![0; 8], atomic: false }, (vec![fill], None), false);
     assert_eq!(order.drain(0, 1), [4]);
     assert_eq!((memory.firsts(), other.firsts()), (vec![1; 3], vec![0]));
     let (_, tokens) = run(&mut order, &memory);

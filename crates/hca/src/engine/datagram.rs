@@ -78,7 +78,7 @@ impl Device {
             let psn = qp.req.take_psn();
             let wr = WrPart::new(qp.fetched, i as u32);
             let packet = Packet { solicited: request.solicited && is_last, wr, ..packet(cx, qp, psn, body) };
-            self.fill_packet(cx, user, Side::Requester, request.fence);
+            self.fill_packet(cx, user, Side::Requester, None);
             if let Some(to) = peer(cx, qp) {
                 cx.net.send(cx.now, to, packet);
             }
@@ -109,11 +109,11 @@ impl Device {
         let psn = qp.req.take_psn();
         let body = Body::Datagram { qkey, imm: *imm, data };
         let packet = Packet { path, solicited: request.solicited, ..packet(cx, qp, psn, body) };
-        self.fill_packet(cx, qp.user(), Side::Requester, request.fence);
+        self.fill_packet(cx, qp.user(), Side::Requester, None);
         if av.dest == MULTICAST_QPN {
             let fills = cx.net.next_fills();
             for (to, dest_qpn) in cx.net.members(&av.rgid) {
-                cx.net.fill_next(fills.clone());
+                cx.net.fill_next(fills.clone(), None);
                 cx.net.send(cx.now, to, Packet { dest_qpn, ..packet.clone() });
             }
         } else if let Some(to) = self.route(cx, av) {

@@ -12,7 +12,7 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_fabric::Packet as _;
-use uverbs_fabric::order::{Fill, Label, Lane, Mode, Side, Store};
+use uverbs_fabric::order::{Fill, Label, Lane, Mark, Mode, ModelStep, Side, Store};
 
 /// Accesses that were collected in a call.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Deferred {
     queue: u32,
     side: Side,
     label: Label,
+    /// Whether requests complete when the peer has acknowledged them.
+    acknowledged: bool,
     stores: RefCell<Vec<Store>>,
     fills: RefCell<Vec<Fill>>,
     /// Completions that were placed, by their tokens.
@@ -36,6 +38,7 @@ impl Default for Deferred {
             queue: 0,
             side: Side::Requester,
             label: Label::default(),
+            acknowledged: false,
             stores: RefCell::default(),
             fills: RefCell::default(),
             completions: BTreeMap::new(),
@@ -70,6 +73,7 @@ impl Device {
         self.deferred.mode = mode;
         if self.deferred.is_on() {
             (self.deferred.queue, self.deferred.side) = (qp.qpn, Side::Requester);
+            self.deferred.acknowledged = qp.is_reliable();
             self.deferred.label = Label { op: "request", psn: qp.req.next_psn() };
         }
     }
@@ -146,22 +150,25 @@ impl Device {
         Ok(old)
     }
 
+    /// The writes of a queue pair so far, for what has to wait until they are visible.
+    pub(super) fn visible(&self, cx: &mut Port<'_>, queue: u32, side: Side) -> Option<Mark> {
+        self.place_collected(cx);
+        cx.net.mark(Lane { device: cx.me, queue, side })
+    }
+
     /// Gives the next packet the data that it has not read yet: those of the queue pair's own request, or of its answer to a read, which come
-    /// after the writes of the requests before it.
-    pub(super) fn fill_packet(&self, cx: &mut Port<'_>, user: User, side: Side, fence: bool) {
+    /// after the writes of the requests before it. `fenced` are the writes that a fenced request waits for.
+    pub(super) fn fill_packet(&self, cx: &mut Port<'_>, user: User, side: Side, fenced: Option<Mark>) {
         if !self.deferred.is_on() {
             return;
         }
         let mut fills = self.deferred.fills.take();
         // The answer to a read comes after all writes before it. A request that is not fenced may read what the answers to earlier reads
         // have not written yet; on PCIe a read does not pass a write.
-        let waits = side == Side::Responder || fence || self.deferred.mode == Mode::Pcie;
-        if waits {
-            self.place_collected(cx);
-            let after = cx.net.mark(Lane { device: cx.me, queue: user.qpn, side });
-            fills.iter_mut().for_each(|fill| fill.after = after);
-        }
-        cx.net.fill_next(fills);
+        let waits = side == Side::Responder || self.deferred.mode == Mode::Pcie;
+        let after = if waits { self.visible(cx, user.qpn, side) } else { fenced };
+        fills.iter_mut().for_each(|fill| fill.after = after);
+        cx.net.fill_next(fills, fenced);
     }
 
     /// Places a completion behind the writes before it. Returns it without a mode: it is to be written now.
@@ -170,13 +177,13 @@ impl Device {
             return Some(cqe);
         }
         self.place_collected(cx);
-        let side = if cqe.is_of_request() { Side::Requester } else { Side::Responder };
-        let label = Label {
-            op: if side == Side::Requester { "request" } else { "receive" },
-            psn: self.deferred.label.psn,
-        };
+        let is_of_request = cqe.is_of_request();
+        let side = if is_of_request { Side::Requester } else { Side::Responder };
+        let op = if is_of_request { "request" } else { "receive" };
+        let label = Label { op, psn: self.deferred.label.psn };
         let token = self.deferred.next;
-        if !cx.place_step(cqe.qpn, side, token, cqn, label) {
+        let after_reads = is_of_request && !self.deferred.acknowledged;
+        if !cx.place_step(cqe.qpn, side, ModelStep { token, object: cqn, after_reads, label }) {
             return Some(cqe);
         }
         self.deferred.next += 1;

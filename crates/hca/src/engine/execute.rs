@@ -478,7 +478,7 @@ impl Device {
     }
 
     /// The user of memory keys for a peer's access. An XRC target has no protection domain, so that of its SRQ is used.
-    fn remote_user(&self, qp: &Qp, packet: &Packet) -> super::mkey::User {
+    pub(super) fn remote_user(&self, qp: &Qp, packet: &Packet) -> super::mkey::User {
         let srqn = (qp.kind == QpKind::XrcRecv).then_some(packet.srqn);
         self.receiver(qp, srqn)
     }
@@ -513,7 +513,7 @@ impl Device {
                 }
                 None => data.resize(n as usize, 0),
             }
-            self.fill_packet(cx, user, Side::Responder, false);
+            self.fill_packet(cx, user, Side::Responder, None);
             let body = Body::ReadResponse { first: i == 0, last: i + 1 == count, data };
             reply(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
             at += n;

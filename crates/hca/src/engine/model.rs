@@ -90,6 +90,14 @@ impl Model for Device {
         self.has_failed()
     }
 
+    fn target(&self, packet: &Packet) -> Option<(u64, u64)> {
+        let super::packet::Body::Atomic { addr, rkey, .. } = &packet.body else { return None };
+        let qp = self.qps.get(&packet.dest_qpn)?;
+        let user = self.remote_user(qp, packet);
+        let (memory, offset) = self.mkeys.resolve(user, *rkey, *addr, 8, super::mkey::access::REMOTE_ATOMIC).ok()??;
+        Some((memory.address(offset)?, 8))
+    }
+
     fn step(&mut self, port: &mut Port<'_>, token: u64) {
         if let Some((cqn, cqe)) = self.placed_completion(token) {
             self.complete_now(port, cqn, cqe);

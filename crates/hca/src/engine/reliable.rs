@@ -259,7 +259,11 @@ impl Device {
             None => peer(cx, qp),
         };
         qp.req.send = after;
-        self.fill_packet(cx, qp.user(), Side::Requester, fence);
+        if fence {
+            // The reads before it are answered. It begins when the answers are visible, and later requests begin after it.
+            qp.req.fenced = self.visible(cx, qp.qpn, Side::Requester);
+        }
+        self.fill_packet(cx, qp.user(), Side::Requester, qp.req.fenced);
         if let Some(to) = to {
             cx.net.send(cx.now, to, packet);
         }

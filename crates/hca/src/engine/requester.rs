@@ -8,6 +8,7 @@ use crate::decode::{Av, Op, Request};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use uverbs_fabric::order::Mark;
 
 /// The RNR retry count that means no limit.
 pub(super) const FOR_EVER: u8 = 7;
@@ -118,6 +119,8 @@ pub(crate) struct Requester {
     pub(super) resent: Option<u32>,
     /// The DC session: target, key, number, first PSN.
     pub(super) session: Option<(Av, Dc)>,
+    /// The writes that the last fenced request waits for, and all later requests.
+    pub(super) fenced: Option<Mark>,
     /// The number of the last DC session. It is kept in RESET: the targets know the sessions before it.
     pub(super) sessions: u32,
 }

@@ -25,6 +25,20 @@ impl<'a> Thread<'a> {
     }
 }
 
+/// A thread of the program as a list of steps.
+pub trait Script {
+    /// What the next step accesses; `None` after the last one.
+    fn next(&self) -> Option<Footprint>;
+
+    /// Whether the step can be taken. It must change nothing.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Takes the step. Returns it in words, for the schedule, or nothing.
+    fn act(&mut self) -> Option<String>;
+}
+
 /// What a thread does that others can see. Each call is a step.
 #[derive(Debug)]
 pub struct Cpu<'a> {

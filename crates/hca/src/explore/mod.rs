@@ -32,10 +32,10 @@ mod report;
 mod run;
 mod search;
 
-pub use cpu::{Cpu, Thread};
+pub use cpu::{Cpu, Script, Thread};
 pub use report::{Failure, Report};
 pub use run::Run;
-pub use uverbs_fabric::order::{Footprint, Mode, Schedule};
+pub use uverbs_fabric::order::{ATOMICS, Footprint, Mode, Schedule};
 
 use crate::Fabric;
 use core::panic::AssertUnwindSafe;
@@ -108,10 +108,20 @@ impl Explorer {
 
     /// As [`explore`](Self::explore), up to the first run that fails, which the report has.
     pub fn search(&self, program: impl Fn(&Run)) -> Report {
+        self.search_with(&|| Fabric::deterministic(0), program)
+    }
+
+    /// As [`search`](Self::search), on a [deterministic](Fabric::deterministic) fabric that has its devices: a run needs less time. What a run
+    /// leaves, the program of the next run finds, and has to undo. Accesses that a run has left take place before the next run.
+    pub fn search_on(&self, fabric: &Fabric, program: impl Fn(&Run)) -> Report {
+        self.search_with(&|| fabric.clone(), program)
+    }
+
+    fn search_with(&self, fabric: &dyn Fn() -> Fabric, program: impl Fn(&Run)) -> Report {
         let mut search = Search::default();
         let mut report = Report::default();
         while report.runs + report.redundant < self.max_runs {
-            let (chooser, end) = self.run(Chooser::Search(search), &program);
+            let (chooser, end) = self.run(fabric(), Chooser::Search(search), &program);
             let Chooser::Search(next) = chooser else { break };
             search = next;
             match end {
@@ -136,7 +146,7 @@ impl Explorer {
         let mut report = Report { is_complete: true, ..Report::default() };
         for seed in seeds {
             report.runs += 1;
-            if let (_, End::Failed(failure)) = self.run(Chooser::Random(Random::new(seed)), &program) {
+            if let (_, End::Failed(failure)) = self.run(Fabric::deterministic(0), Chooser::Random(Random::new(seed)), &program) {
                 report.failure = Some(Failure { seed: Some(seed), ..failure });
                 break;
             }
@@ -144,17 +154,16 @@ impl Explorer {
         report
     }
 
-    fn run(&self, chooser: Chooser, program: &impl Fn(&Run)) -> (Chooser, End) {
-        let fabric = Fabric::deterministic(0);
+    fn run(&self, fabric: Fabric, chooser: Chooser, program: &impl Fn(&Run)) -> (Chooser, End) {
         fabric.order_by_hand(self.mode);
         let run = Run::new(fabric, chooser, self.max_steps);
         let result = catch_unwind(AssertUnwindSafe(|| program(&run)));
-        let (chooser, schedule, redundant) = run.end();
+        let (chooser, fabric, redundant) = run.end();
         let end = match result {
             _ if redundant => End::Redundant,
             Ok(()) => End::Ended,
             Err(payload) => {
-                let message = report::message(&*payload);
+                let (message, schedule) = (report::message(&*payload), fabric.schedule());
                 End::Failed(Failure { mode: self.mode, seed: None, message, schedule })
             }
         };

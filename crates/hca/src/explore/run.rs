@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run of a program: its threads and the devices take steps one after the other.
 
-use super::cpu::{Cpu, Thread};
+use super::cpu::{Cpu, Script, Thread};
 use super::report::message;
 use super::search::{Actor, Choice, Chooser};
 use crate::Fabric;
 use core::panic::AssertUnwindSafe;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use uverbs_fabric::order::{Footprint, Schedule};
+use uverbs_fabric::order::{Footprint, Possible};
 
 /// How many times the clock is advanced to the next timer while no step is possible.
 const MAX_WAITS: usize = 64;
@@ -155,6 +155,70 @@ impl Turn {
     }
 }
 
+/// The threads of a program.
+trait Threads {
+    /// The steps that they can take, and whether all have ended.
+    fn choices(&mut self, fabric: &Fabric) -> Result<(Vec<Choice>, bool), String>;
+
+    /// Lets a thread take its step.
+    fn go(&mut self, index: usize, fabric: &Fabric);
+
+    /// Whether a step conflicts with no other one of the program.
+    fn is_private(&self, footprint: &Footprint) -> bool;
+}
+
+struct Named<'t> {
+    turn: &'t Turn,
+    names: &'t [&'static str],
+}
+
+impl Threads for Named<'_> {
+    fn choices(&mut self, fabric: &Fabric) -> Result<(Vec<Choice>, bool), String> {
+        let choices = self.turn.choices();
+        for (index, words) in self.turn.take_words() {
+            fabric.say(format!("{} {words}", self.names.get(index).copied().unwrap_or_default()));
+        }
+        choices
+    }
+
+    fn go(&mut self, index: usize, _: &Fabric) {
+        self.turn.go(index);
+    }
+
+    fn is_private(&self, _: &Footprint) -> bool {
+        false
+    }
+}
+
+struct Scripts<'s, 'a> {
+    scripts: &'s mut [&'a mut dyn Script],
+    is_private: &'s dyn Fn(&Footprint) -> bool,
+}
+
+impl Threads for Scripts<'_, '_> {
+    fn choices(&mut self, _: &Fabric) -> Result<(Vec<Choice>, bool), String> {
+        let (mut choices, mut all_ended) = (Vec::new(), true);
+        for (index, script) in self.scripts.iter().enumerate() {
+            let Some(footprint) = script.next() else { continue };
+            all_ended = false;
+            if script.is_ready() {
+                choices.push(Choice { actor: Actor::Thread(index), footprint });
+            }
+        }
+        Ok((choices, all_ended))
+    }
+
+    fn go(&mut self, index: usize, fabric: &Fabric) {
+        if let Some(words) = self.scripts.get_mut(index).and_then(|script| script.act()) {
+            fabric.say(words);
+        }
+    }
+
+    fn is_private(&self, footprint: &Footprint) -> bool {
+        (self.is_private)(footprint)
+    }
+}
+
 /// A run of the program.
 #[derive(Debug)]
 pub struct Run {
@@ -169,12 +233,12 @@ impl Run {
         Self { fabric, chooser: Mutex::new(chooser), redundant: false.into(), max_steps }
     }
 
-    pub(super) fn end(self) -> (Chooser, Schedule, bool) {
+    pub(super) fn end(self) -> (Chooser, Fabric, bool) {
         let chooser = self.chooser.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (chooser, self.fabric.schedule(), self.redundant.into_inner())
+        (chooser, self.fabric, self.redundant.into_inner())
     }
 
-    /// The fabric, which has no devices at first.
+    /// The fabric. It has no devices at first, unless the program gave the explorer one.
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
@@ -199,7 +263,8 @@ impl Run {
                     turn.end(index, panic.map(|payload| message(&*payload)));
                 });
             }
-            let result = catch_unwind(AssertUnwindSafe(|| self.schedule(&turn, &names)));
+            let threads = Named { turn: &turn, names: &names };
+            let result = catch_unwind(AssertUnwindSafe(|| self.schedule(threads)));
             turn.give_up();
             result
         });
@@ -211,21 +276,26 @@ impl Run {
         }
     }
 
-    fn say(&self, turn: &Turn, names: &[&'static str]) {
-        for (index, words) in turn.take_words() {
-            self.fabric.say(format!("{} {words}", names.get(index).copied().unwrap_or_default()));
+    /// As [`together`](Self::together), with threads that are lists of steps: it needs no threads of the system, and is faster. `is_private`
+    /// tells whether no other step of the whole program conflicts with one, so that a device can take it as soon as it is possible.
+    ///
+    /// # Panics
+    /// As [`together`](Self::together).
+    #[track_caller]
+    pub fn scripts(&self, scripts: &mut [&mut dyn Script], is_private: &dyn Fn(&Footprint) -> bool) {
+        if let Err(message) = self.schedule(Scripts { scripts, is_private }) {
+            resume_unwind(Box::new(message));
         }
     }
 
-    fn schedule(&self, turn: &Turn, names: &[&'static str]) -> Result<(), String> {
+    fn schedule(&self, mut threads: impl Threads) -> Result<(), String> {
         let mut chooser = self.chooser.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut steps, mut waits) = (0, 0);
         loop {
-            let choices = turn.choices();
-            self.say(turn, names);
-            let (mut choices, all_ended) = choices?;
+            let (mut choices, all_ended) = threads.choices(&self.fabric)?;
             let possible = self.fabric.steps();
-            if let Some(quiet) = possible.iter().find(|step| step.is_quiet) {
+            let is_first = |step: &&Possible| step.is_quiet || threads.is_private(&step.footprint);
+            if let Some(quiet) = possible.iter().find(is_first) {
                 chooser.take(&quiet.footprint);
                 self.fabric.take_step(quiet.step);
                 continue;
@@ -248,7 +318,7 @@ impl Run {
             }
             match chooser.choose(&choices) {
                 Some(Actor::Device(step)) => drop(self.fabric.take_step(step)),
-                Some(Actor::Thread(index)) => turn.go(index),
+                Some(Actor::Thread(index)) => threads.go(index, &self.fabric),
                 None => {
                     self.redundant.store(true, core::sync::atomic::Ordering::Relaxed);
                     return Err("the run repeats an earlier one".into());

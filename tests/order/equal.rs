@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The outcomes of all litmus programs of a size: those that the explorer finds on software HCAs are those of the model of package
+//! `uverbs-litmus`.
+
+use crate::bench::Bench;
+use std::time::{Duration, Instant};
+use uverbs_hca::explore::Mode;
+use uverbs_litmus::generate::{SHAPES, programs};
+use uverbs_litmus::oracle::{Rules, outcomes};
+use uverbs_litmus::program::Program;
+
+/// The largest size of the programs, in steps.
+const SIZE: &str = "UVERBS_TEST_LITMUS";
+const DEFAULT_SIZE: usize = 3;
+/// The differences that are shown.
+const SHOWN: usize = 60;
+
+/// The sizes of the programs, and which of the last size are taken: one of so many.
+fn bound() -> (usize, usize) {
+    let text = std::env::var(SIZE).unwrap_or_default();
+    let (size, every) = text.split_once('/').unwrap_or((&text, ""));
+    (size.parse().unwrap_or(DEFAULT_SIZE), every.parse().unwrap_or(1))
+}
+
+fn equal(mode: Mode, rules: Rules) {
+    let bench = Bench::new();
+    let (size, every) = bound();
+    let (mut count, mut hang, mut several, mut runs, mut redundant) = (0, 0, 0, 0, 0);
+    let (mut of_model, mut of_device) = (Duration::ZERO, Duration::ZERO);
+    let mut differences = Vec::new();
+    let mut most = (0, 0, String::new());
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        for size in 1..=size {
+            let (mut number, before) = (0_usize, (runs, redundant, of_device));
+            programs(shape, size, |program: &Program| {
+                number += 1;
+                if !number.is_multiple_of(every) {
+                    return;
+                }
+                let start = Instant::now();
+                let Ok(expected) = outcomes(program, rules) else {
+                    hang += 1;
+                    return;
+                };
+                let between = Instant::now();
+                of_model += between - start;
+                let (found, report) = bench.outcomes(program, mode);
+                of_device += between.elapsed();
+                count += 1;
+                runs += report.runs;
+                redundant += report.redundant;
+                let all = report.runs + report.redundant;
+                if all > most.0 {
+                    most = (all, report.runs, program.to_string());
+                }
+                several += usize::from(expected.len() > 1);
+                if let Some(failure) = &report.failure {
+                    differences.push(format!("{program}: {failure}"));
+                } else if found != expected {
+                    let more: Vec<_> = found.difference(&expected).collect();
+                    let less: Vec<_> = expected.difference(&found).collect();
+                    differences.push(format!("{program}: the device has also {more:?}, and not {less:?}"));
+                }
+            });
+            let (runs, redundant, time) = (runs - before.0, redundant - before.1, of_device - before.2);
+            println!(
+                "{mode}, shape {i}, {size} steps: {number} programs, {runs} runs, {redundant} redundant, {time:?}; {} of {count} differ so far",
+                differences.len()
+            );
+        }
+    }
+    println!(
+        "{mode}: {count} programs, {several} with several outcomes, {hang} that hang were left out; {runs} runs, {redundant} redundant; \
+         model {of_model:?}, devices {of_device:?}; the most runs: {most:?}"
+    );
+    assert!(
+        differences.is_empty(),
+        "{} of {count} programs differ:\n{}",
+        differences.len(),
+        differences[..SHOWN.min(differences.len())].join("\n")
+    );
+    assert!(count > 0);
+}
+
+#[test]
+fn the_model_of_pcie_has_the_same_outcomes() {
+    equal(Mode::Pcie, Rules::Pcie);
+}
+
+#[test]
+fn the_model_of_the_specification_has_the_same_outcomes() {
+    equal(Mode::Model, Rules::Model);
+}
