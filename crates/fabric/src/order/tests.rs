@@ -95,6 +95,10 @@ fn store(memory: &Arc<Lines>, line: usize, lines: usize, relaxed: bool) -> Store
     Store { memory, offset: (line * LINE) as u64, bytes, relaxed, atomic: false, label: Label::default() }
 }
 
+fn completion(token: u64) -> ModelStep {
+    ModelStep { token, object: 0, after_reads: false, label: Label::default() }
+}
+
 fn take(order: &mut Order<Data>, step: Step) -> Rest<Data> {
     order.take(0, step, |_, _| {}).expect("a step that is possible")
 }
@@ -124,7 +128,7 @@ fn a_completion_comes_after_all_lines_in_each_mode_and_lines_pass_only_where_the
             let memory = Lines::new(4);
             let mut order = Order::new(mode, By::Seed(seed));
             order.place(0, LANE, store(&memory, 0, 3, relaxed));
-            order.place_step(0, LANE, 9, 0, Label::default());
+            order.place_step(0, LANE, completion(9));
             order.place(0, LANE, store(&memory, 3, 1, relaxed));
             let mut done = 0;
             while let Some(step) = order.choose(u64::MAX) {
@@ -156,7 +160,7 @@ fn a_fill_waits_for_its_mark_and_a_packet_for_its_fills() {
             (0, 1),
             ROUTE,
             Data { bytes: vec![0; 2 * LINE], atomic: false },
-            vec![fill],
+            (vec![fill], None),
             false,
         );
         let mut arrived = false;
@@ -193,7 +197,7 @@ fn a_command_finds_all_accesses_done() {
     let (memory, other) = (Lines::new(3), Lines::new(1));
     let mut order = Order::new(Mode::Model, By::Seed(1));
     order.place(0, LANE, store(&memory, 0, 3, false));
-    order.place_step(0, LANE, 4, 0, Label::default());
+    order.place_step(0, LANE, completion(4));
     order.place(0, Lane { device: 2, ..LANE }, store(&other, 0, 1, false));
     let fill = Fill { memory: memory.clone(), offset: 0, at: 0, len: 8, after: None };
     order.hold((0, 0), (1, 0), ROUTE, Data { bytes: vec![0; 8], atomic: false }, (vec![fill], None), false);
