@@ -12,12 +12,12 @@ use crate::abi::Zeroed as _;
 use crate::abi::mlx5dv::mlx5dv_qp_ex;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex};
 use crate::arg::Arg;
-use crate::errno::{Errno, Outcome};
+use crate::errno::{Errno, Outcome, negative};
 use crate::object::qp;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::{ptr, slice};
 use std::sync::{Mutex, MutexGuard};
-use uverbs_core::provider::{PostError, WrBuilder as _};
+use uverbs_core::provider::{Object as _, PostError, SendQueue as _, WrBuilder as _};
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_core::wr::{IbvAh, RawAh};
 use uverbs_mlx5::dv::MkeyOps;
@@ -97,6 +97,34 @@ pub(super) unsafe fn pending<'a>(mqp: *mut mlx5dv_qp_ex) -> Option<MutexGuard<'a
     // SAFETY: `mqp` points to the first field of a `Functions` (the contract of this function), which exists as long as its QP.
     let place = unsafe { &(*mqp.cast::<Functions>()).pending };
     place.try_lock().ok()
+}
+
+/// # Safety
+/// As in mlx5dv_qp_cancel_posted_send_wrs(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_cancel_posted_send_wrs(
+    mqp: *mut mlx5dv_qp_ex,
+    wr_id: u64,
+) -> c_int {
+    let cancelled = negative(|| {
+        // SAFETY: NULL, or the first field of a `Functions`, whose QP exists (contract of the man page).
+        let functions = unsafe { mqp.cast::<Functions>().as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: the QP exists (contract of the man page).
+        let (open, qp) = super::of_read::<ibv_qp>(unsafe { Arg::new(functions.qp) })?;
+        let own = qp.own_of(open)?;
+        let queue = own.send.as_ref().ok_or(Errno::EINVAL)?;
+        let control = own.object().control()?;
+        let first = open.driver.drained_at(own.object().handle().handle(), control.shared().qp_num)?;
+        // SAFETY: the lock is left below; in a thread domain, no other thread uses the queue (contract of the man page).
+        let entered = unsafe { queue.enter() }.map_err(|_| Errno::EBUSY)?;
+        // SAFETY: the QP is drained, and the device continues at `first`; the program changes its state after this call (contract
+        // of the man page).
+        let cancelled = unsafe { entered.cancel_posted(first, wr_id) };
+        // SAFETY: entered above, and the reference is not used any more.
+        unsafe { queue.leave() };
+        Ok(cancelled.map_err(SendQueue::errno)? as isize)
+    });
+    cancelled as c_int
 }
 
 /// Calls `set` with the queue of the session in which a setter is called, and the address handle.

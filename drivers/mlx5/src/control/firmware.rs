@@ -332,6 +332,24 @@ impl Mlx5 {
         Ok((limit(0x12a), limit(0x13a)))
     }
 
+    /// The block of the send queue that the device fetches next, of a QP that is drained (SQD).
+    ///
+    /// # Errors
+    /// The QP is in another state; [`Error::Unsupported`] without [`Options::devx`](crate::Options); the kernel's or the
+    /// firmware's error.
+    pub fn drained_at(&self, handle: u32, qpn: u32) -> Result<u16> {
+        const VERB: &str = "qp_cancel_posted_send_wrs";
+        /// `MLX5_QPC_STATE_SQDRAINED`, and the position of `hw_sq_wqebb_counter`.
+        const DRAINED: u32 = 5;
+        const NEXT: usize = QPC + 0x5a0;
+        self.unless_devx(VERB)?;
+        let context = self.query::<QP>(VERB, handle, op::QUERY_QP, qpn)?;
+        if context.get(QPC, 4) != DRAINED {
+            return Err(Error::invalid(VERB, "qp", format!("{qpn:#x} is not in the state SQD")));
+        }
+        Ok(context.get(NEXT, 16) as u16)
+    }
+
     /// Whether the data that arrives for a QP in RTS, or for a DC target, is written in order.
     ///
     /// # Errors

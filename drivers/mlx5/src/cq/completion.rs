@@ -58,6 +58,11 @@ impl Parsed {
             umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
             umr_op::RAW => WcOpcode::DRIVER2.0 as u8,
             umr_op::MKEY => WcOpcode::DRIVER1.0 as u8,
+            umr_op::CANCELLED_SEND => WcOpcode::SEND.0 as u8,
+            umr_op::CANCELLED_WRITE => WcOpcode::RDMA_WRITE.0 as u8,
+            umr_op::CANCELLED_READ => WcOpcode::RDMA_READ.0 as u8,
+            umr_op::CANCELLED_CMP_SWP => WcOpcode::COMP_SWAP.0 as u8,
+            umr_op::CANCELLED_FETCH_ADD => WcOpcode::FETCH_ADD.0 as u8,
             _ => 0,
         }
     }

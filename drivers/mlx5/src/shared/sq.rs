@@ -24,6 +24,16 @@ pub mod umr_op {
     pub const RAW: u8 = 3;
     /// `mlx5dv_wr_mkey_configure` and the like, and the signature values behind it.
     pub const MKEY: u8 = 4;
+    /// WRs that were cancelled: their WQEs do nothing, and their completions have the opcodes that they had.
+    pub const CANCELLED_SEND: u8 = 5;
+    /// See [`CANCELLED_SEND`].
+    pub const CANCELLED_WRITE: u8 = 6;
+    /// See [`CANCELLED_SEND`].
+    pub const CANCELLED_READ: u8 = 7;
+    /// See [`CANCELLED_SEND`].
+    pub const CANCELLED_CMP_SWP: u8 = 8;
+    /// See [`CANCELLED_SEND`].
+    pub const CANCELLED_FETCH_ADD: u8 = 9;
 }
 
 /// A completed send.

@@ -107,6 +107,19 @@ impl<'r> WqeWriter<'r> {
         self.head[1].store(word, Ordering::Relaxed);
     }
 
+    /// The opcode in the control segment.
+    pub(crate) fn opcode(self) -> u8 {
+        (u64::from_be(self.head[0].load(Ordering::Relaxed)) >> 32) as u8
+    }
+
+    /// Changes the WQE to one that does nothing.
+    pub(crate) fn put_nop(self) {
+        /// Opcode and its modifier.
+        const OPERATION: u64 = 0xff00_00ff << 32;
+        let word = u64::from_be(self.head[0].load(Ordering::Relaxed));
+        self.put_ctrl0((word & !OPERATION).to_be());
+    }
+
     /// Adds the stream of a DC initiator to the control segment.
     pub(crate) fn add_stream(self, stream: u16) {
         let word = u64::from_be(self.head[1].load(Ordering::Relaxed));

@@ -6,16 +6,21 @@
 
 use super::session::{Current, CurrentState, Setters, SlowPathFlags};
 use crate::control::Mkey;
-use crate::memory::CompletedCount;
+use crate::memory::{BlockIndex, CompletedCount};
 use crate::shared::mkey::MkeyConfig;
 use crate::shared::umr_op;
 use crate::sq::SendQueue;
 use crate::wqe::mkey::Encoded;
 use crate::wqe::plain::{Carries, Written};
 use crate::wqe::{CTRL_UNITS, WqeWriter};
+use core::sync::atomic::Ordering;
 use uverbs_core::provider::{Head, PostError};
 use uverbs_core::wr::WrOpcode;
-use uverbs_mlx5_hw::wqe::{MLX5_OPCODE_SET_PSV, MLX5_OPCODE_UMR, MLX5_WQE_CTRL_CQ_UPDATE, SetPsvSeg};
+use uverbs_mlx5_hw::wqe::{
+    MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_NOP, MLX5_OPCODE_RDMA_READ,
+    MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM,
+    MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_SET_PSV, MLX5_OPCODE_UMR, MLX5_WQE_CTRL_CQ_UPDATE, SetPsvSeg,
+};
 
 /// Fields of a control segment, in the host order of its two words: the opcode, and the bit for a completion.
 const OPCODE: u64 = 0xff << 32;
@@ -64,6 +69,49 @@ impl SendQueue {
     /// All setters of the WR that [`wr_mkey_begin`](Self::wr_mkey_begin) began are known.
     pub fn wr_mkey_ready(&mut self) {
         self.session.wr = Current::NONE;
+    }
+
+    /// `mlx5dv_qp_cancel_posted_send_wrs`: the WRs with this `wr_id` from block `first` on, which the device has not begun, do
+    /// nothing when the queue continues. Returns their number. Their completions have the opcodes that they had.
+    ///
+    /// # Errors
+    /// A session is open; `first` is not a block of an outstanding WR; a WR has an opcode that this library does not post.
+    ///
+    /// # Safety
+    /// The QP is in SQD, the device will fetch the WQE at `first` next, and the QP leaves SQD after this call.
+    pub unsafe fn cancel_posted(&mut self, first: u16, wr_id: u64) -> Result<u32, PostError> {
+        if self.producer.in_session() {
+            return Err(PostError::SessionOpen);
+        }
+        let (queue, (end, _)) = (&self.queue, self.producer.published());
+        let blocks = (end as u16).wrapping_sub(first);
+        if u32::from(blocks) > queue.sq().ring.mask() + 1 {
+            return Err(PostError::InvalidArgument);
+        }
+        let mut cancelled = 0;
+        for at in (0..u32::from(blocks)).map(|i| BlockIndex::of(u32::from(first).wrapping_add(i))) {
+            let record = queue.record(at);
+            let done = record.done();
+            if done == CompletedCount::NO_WQE || record.wr_id.load(Ordering::Relaxed) != wr_id {
+                continue;
+            }
+            let writer = WqeWriter::new(queue.view(), at);
+            let op = match writer.opcode() {
+                // What the completion can't say is recorded already.
+                MLX5_OPCODE_UMR | MLX5_OPCODE_SET_PSV | MLX5_OPCODE_NOP => done.op(),
+                _ if done.op() == umr_op::RAW => umr_op::RAW,
+                MLX5_OPCODE_SEND | MLX5_OPCODE_SEND_IMM | MLX5_OPCODE_SEND_INVAL => umr_op::CANCELLED_SEND,
+                MLX5_OPCODE_RDMA_WRITE | MLX5_OPCODE_RDMA_WRITE_IMM => umr_op::CANCELLED_WRITE,
+                MLX5_OPCODE_RDMA_READ => umr_op::CANCELLED_READ,
+                MLX5_OPCODE_ATOMIC_CS => umr_op::CANCELLED_CMP_SWP,
+                MLX5_OPCODE_ATOMIC_FA => umr_op::CANCELLED_FETCH_ADD,
+                _ => return Err(PostError::InvalidArgument),
+            };
+            writer.put_nop();
+            record.set_done(CompletedCount::new(done.head().into(), op));
+            cancelled += 1;
+        }
+        Ok(cancelled)
     }
 
     fn put_mkey(&mut self, head: Head, mkey: &Mkey, config: &MkeyConfig<'_>) -> Result<(), PostError> {
