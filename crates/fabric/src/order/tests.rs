@@ -124,7 +124,7 @@ fn a_completion_comes_after_all_lines_in_each_mode_and_lines_pass_only_where_the
             let memory = Lines::new(4);
             let mut order = Order::new(mode, By::Seed(seed));
             order.place(0, LANE, store(&memory, 0, 3, relaxed));
-            order.place_step(0, LANE, 9, 0, Label::default());
+            order.place_step(0, LANE, completion(9));
             order.place(0, LANE, store(&memory, 3, 1, relaxed));
             let mut done = 0;
             while let Some(step) = order.choose(u64::MAX) {
@@ -142,6 +142,36 @@ fn a_completion_comes_after_all_lines_in_each_mode_and_lines_pass_only_where_the
     }
 }
 
+/// The completion of a request without an acknowledgement.
+fn completion(token: u64) -> ModelStep {
+    ModelStep { token, object: 0, after_reads: true, label: Label::default() }
+}
+
+#[test]
+fn two_writes_to_the_same_line_have_an_order_unless_the_region_gives_it_up() {
+    for (mode, possible) in [(Mode::Pcie, 1), (Mode::Model, 2), (Mode::Relaxed, 3)] {
+        let memory = Lines::new(2);
+        let mut order: Order<Data> = Order::new(mode, By::Hand);
+        for line in [0, 0, 1] {
+            order.place(0, LANE, store(&memory, line, 1, true));
+        }
+        assert_eq!(order.steps().len(), possible, "{mode}");
+    }
+}
+
+#[test]
+fn a_fenced_packet_waits_for_the_writes_before_it() {
+    let memory = Lines::new(1);
+    let mut order = Order::new(Mode::Model, By::Hand);
+    order.place(0, LANE, store(&memory, 0, 1, false));
+    let after = Some(order.mark(LANE));
+    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: false }, (Vec::new(), after), false);
+    let [write] = order.steps()[..] else { panic!("only the write: {:?}", order.steps()) };
+    assert!(matches!(take(&mut order, write), Rest::Done));
+    let [arrival] = order.steps()[..] else { panic!("the packet can arrive: {:?}", order.steps()) };
+    assert!(matches!(take(&mut order, arrival), Rest::Arrive { .. }));
+}
+
 #[test]
 fn a_fill_waits_for_its_mark_and_a_packet_for_its_fills() {
     for seed in 0..100 {
@@ -156,7 +186,7 @@ fn a_fill_waits_for_its_mark_and_a_packet_for_its_fills() {
             (0, 1),
             ROUTE,
             Data { bytes: vec![0; 2 * LINE], atomic: false },
-            vec![fill],
+            (vec![fill], None),
             false,
         );
         let mut arrived = false;
@@ -176,7 +206,7 @@ fn an_atomic_waits_for_the_writes_before_it_and_for_the_atomic_of_another_peer()
     let mut order = Order::new(Mode::Model, By::Hand);
     let atomic = Store { atomic: true, bytes: vec![1; 8], ..store(&memory, 0, 1, false) };
     order.place(0, Lane { queue: 8, ..LANE }, atomic);
-    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: true }, Vec::new(), false);
+    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: true }, (Vec::new(), None), false);
     let [result] = order.steps()[..] else { panic!("only the result can be written: {:?}", order.steps()) };
     assert!(matches!(take(&mut order, result), Rest::Done));
     order.place(0, LANE, store(&memory, 0, 1, false));
@@ -193,10 +223,10 @@ fn a_command_finds_all_accesses_done() {
     let (memory, other) = (Lines::new(3), Lines::new(1));
     let mut order = Order::new(Mode::Model, By::Seed(1));
     order.place(0, LANE, store(&memory, 0, 3, false));
-    order.place_step(0, LANE, 4, 0, Label::default());
+    order.place_step(0, LANE, completion(4));
     order.place(0, Lane { device: 2, ..LANE }, store(&other, 0, 1, false));
     let fill = Fill { memory: memory.clone(), offset: 0, at: 0, len: 8, after: None };
-    order.hold((0, 0), (1, 0), ROUTE, Data { bytes: vec![0; 8], atomic: false }, vec![fill], false);
+    order.hold((0, 0), (1, 0), ROUTE, Data { bytes: vec![0; 8], atomic: false }, (vec![fill], None), false);
     assert_eq!(order.drain(0, 1), [4]);
     assert_eq!((memory.firsts(), other.firsts()), (vec![1; 3], vec![0]));
     let (_, tokens) = run(&mut order, &memory);
