@@ -90,7 +90,9 @@ unsafe extern "C" fn post_send<D: Driver>(
     bad_wr: *mut *mut SendWr,
 ) -> c_int {
     // SAFETY: `qp` is a queue pair of a context (contract of the man page).
-    let (context, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let context = unsafe { (*qp).context };
+    // SAFETY: as above.
+    let number = unsafe { (*qp).qp_num };
     // SAFETY: a node of a list, which is valid (contract of the man page).
     let next = |wr: *mut SendWr| unsafe { &raw mut (*wr).next };
     // SAFETY: the context of a queue pair is live.
@@ -109,7 +111,9 @@ unsafe extern "C" fn post_recv<D: Driver>(
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
     // SAFETY: `qp` is a queue pair of a context (contract of the man page).
-    let (context, number) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let context = unsafe { (*qp).context };
+    // SAFETY: as above.
+    let number = unsafe { (*qp).qp_num };
     // SAFETY: a node of a list, which is valid (contract of the man page).
     let next = |wr: *mut RecvWr| unsafe { &raw mut (*wr).next };
     // SAFETY: the context of a queue pair is live.
@@ -128,7 +132,9 @@ unsafe extern "C" fn post_srq_recv<D: Driver>(
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
     // SAFETY: `srq` is a shared receive queue of a context (contract of the man page).
-    let (context, handle) = unsafe { ((*srq).context, (*srq).handle) };
+    let context = unsafe { (*srq).context };
+    // SAFETY: as above.
+    let handle = unsafe { (*srq).handle };
     // SAFETY: a node of a list, which is valid (contract of the man page).
     let next = |wr: *mut RecvWr| unsafe { &raw mut (*wr).next };
     // SAFETY: the context of a queue is live.
@@ -145,7 +151,9 @@ unsafe extern "C" fn post_srq_recv<D: Driver>(
 /// As in ibv_wr_post(3).
 unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: `qp` is a queue pair of a context (contract of the man page).
-    let (context, number) = unsafe { ((*qp).qp_base.context, (*qp).qp_base.qp_num) };
+    let context = unsafe { (*qp).qp_base.context };
+    // SAFETY: as above.
+    let number = unsafe { (*qp).qp_base.qp_num };
     // SAFETY: the context of a queue pair is live.
     match unsafe { fault(context, "wr_complete", number) } {
         // SAFETY: this thread has the session of the queue pair (contract of the man page).
