@@ -305,8 +305,11 @@ pub struct ConnectAttr {
     pub sgid_index: Option<u8>,
     /// Index of the partition key.
     pub pkey_index: u16,
-    /// Path MTU.
-    pub path_mtu: Mtu,
+    /// Path MTU. Both ends must use the same.
+    ///
+    /// `None` is the default: that of the port (`active_mtu`). Ends whose ports have different ones must name a value that both have, and an
+    /// end whose peer is a program with a fixed value, such as rdma-core's pingpong programs with 1024, must name it.
+    pub path_mtu: Option<Mtu>,
     /// Service level, 4 bits.
     pub sl: u8,
     /// The access of the peer to exposed regions of this QP's domain. None by default. Remote access to a region needs
@@ -338,13 +341,13 @@ pub struct ConnectAttr {
 }
 
 impl Default for ConnectAttr {
-    /// The values of rdma-core's pingpong programs, which grant the peer no access.
+    /// The values of rdma-core's pingpong programs, which grant the peer no access, and the MTU of the port.
     fn default() -> Self {
         Self {
             port_num: 1,
             sgid_index: None,
             pkey_index: 0,
-            path_mtu: Mtu::MTU_1024,
+            path_mtu: None,
             sl: 0,
             access: AccessFlags::empty(),
             traffic_class: 0,
@@ -373,7 +376,6 @@ impl ConnectAttr {
         port_num: u8,
         sgid_index: Option<u8>,
         pkey_index: u16,
-        path_mtu: Mtu,
         sl: u8,
         access: AccessFlags,
         traffic_class: u8,
@@ -389,7 +391,14 @@ impl ConnectAttr {
         qkey: u32,
     }
 
-    /// Returns these parameters with the index of the GID that is used: if `sgid_index` is `None`, the default of the
+    /// Sets [`path_mtu`](field@Self::path_mtu): to an MTU, or with `None` to that of the port.
+    #[must_use]
+    pub fn path_mtu(mut self, path_mtu: impl Into<Option<Mtu>>) -> Self {
+        self.path_mtu = path_mtu.into();
+        self
+    }
+
+    /// Returns these parameters with the index of the GID and the MTU that are used: where they are `None`, those of the
     /// port. [`QpControl`](crate::qp::QpControl) calls it itself; for an address handle the program calls it before
     /// [`ah_attr`](Self::ah_attr).
     ///
@@ -404,7 +413,16 @@ impl ConnectAttr {
             None => crate::gid::default_index(context, self.port_num)?,
             some => some,
         };
-        Ok(Self { sgid_index, ..*self })
+        let path_mtu = Some(self.mtu_on(context)?);
+        Ok(Self { sgid_index, path_mtu, ..*self })
+    }
+
+    /// The path MTU on a device.
+    pub(crate) fn mtu_on<D: Driver>(&self, context: &ContextInner<D>) -> uverbs_core::error::Result<Mtu> {
+        match self.path_mtu {
+            Some(mtu) => Ok(mtu),
+            None => Ok(query::port(context.kernel(), self.port_num)?.active_mtu),
+        }
     }
 
     /// Refuses a peer without a GID on a port that needs one. The kernel would return `EINVAL` without a reason.
@@ -460,6 +478,23 @@ mod tests {
         e.send(&mut wire).unwrap();
         assert_eq!(wire.len(), ENDPOINT_LEN);
         assert_eq!(Endpoint::receive(&wire[..]).unwrap(), e);
+    }
+
+    #[test]
+    fn the_path_mtu_is_that_of_the_port_unless_it_is_named() {
+        use crate::{Exclusive, Rc, mlx5::Mlx5, raw};
+        use uverbs_core::attr::QpAttrMask;
+        let context = Context::<Mlx5>::from_kernel(uverbs_hca::Hca::new().open()).unwrap();
+        let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(16, None).unwrap());
+        assert_eq!(context.query_port(1).unwrap().active_mtu, Mtu::MTU_4096);
+        for (named, used) in [(None, Mtu::MTU_4096), (Some(Mtu::MTU_512), Mtu::MTU_512)] {
+            let qp: raw::Qp<Rc, Exclusive, Mlx5> = pd.raw_qp::<Rc>().cq(&cq).create().unwrap();
+            let attr = ConnectAttr::new().path_mtu(named);
+            qp.init(&attr).unwrap();
+            let here = qp.control.endpoint(1, &attr).unwrap();
+            qp.connect(&here, &here, &attr).unwrap();
+            assert_eq!(qp.control.query(QpAttrMask::PATH_MTU).unwrap().0.path_mtu, used);
+        }
     }
 
     #[test]

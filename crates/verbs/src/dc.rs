@@ -107,7 +107,7 @@ impl<D: DcDriver> QpControl<D> {
         // The attributes that `modify_dci_qp_is_ok()` of mlx5_ib requires.
         let init = QpAttr::new().qp_state(QpState::INIT).pkey_index(attr.pkey_index).port_num(attr.port_num);
         self.modify(&init, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT)?;
-        let rtr = QpAttr::new().qp_state(QpState::RTR).path_mtu(attr.path_mtu);
+        let rtr = QpAttr::new().qp_state(QpState::RTR).path_mtu(attr.mtu_on(self.context())?);
         self.modify(&rtr, QpAttrMask::STATE | QpAttrMask::PATH_MTU)?;
         let rts = QpAttr::new()
             .qp_state(QpState::RTS)
@@ -174,7 +174,7 @@ impl<D: DcDriver> DcTarget<D> {
         self.modify(&init, mask)?;
         let rtr = QpAttr::new()
             .qp_state(QpState::RTR)
-            .path_mtu(attr.path_mtu)
+            .path_mtu(attr.mtu_on(&self.context)?)
             .min_rnr_timer(attr.min_rnr_timer)
             .ah_attr(*path);
         let mask = QpAttrMask::STATE | QpAttrMask::PATH_MTU | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::AV;

@@ -136,7 +136,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
     /// Creates all objects, and connects the pairs.
     pub fn new(lab: &'l Lab<D>, config: &Config) -> Result<Self> {
         let mut attr = lab.connect_attr();
-        (attr.rnr_retry, attr.min_rnr_timer, attr.path_mtu) = (7, 1, config.mtu);
+        (attr.rnr_retry, attr.min_rnr_timer, attr.path_mtu) = (7, 1, Some(config.mtu));
         (attr.timeout, attr.retry_cnt) = (12, 7);
         let access = lab.full_access();
         let end_objects =

@@ -28,7 +28,7 @@ fn round_trip<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     ensure!(a.qp.cap().max_send_wr >= asked.max_send_wr);
 
     spec.attr.qkey = 0x1357_9bdf;
-    spec.attr.path_mtu = Mtu::MTU_512;
+    spec.attr.path_mtu = Some(Mtu::MTU_512);
     spec.attr.access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
     a.qp.init(&spec.attr)?;
     let (attr, _) = a.qp.query(M::all())?;

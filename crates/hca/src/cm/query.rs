@@ -22,8 +22,8 @@ use zerocopy::{FromBytes, IntoBytes};
 const PKEY: u16 = 0xffff;
 /// Timeout of acknowledgements that the kernel computes for a RoCE path.
 const ACK_TIMEOUT: u8 = 19;
-/// Path MTU of Ethernet frames of 1500 bytes.
-const MTU: Mtu = Mtu::MTU_1024;
+/// Path MTU, that of the ports (`active_mtu`).
+const MTU: Mtu = Mtu::MTU_4096;
 
 /// An address in its storage, and its size.
 fn storage(address: Option<SocketAddr>) -> (Storage, u16) {

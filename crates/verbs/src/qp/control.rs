@@ -333,7 +333,7 @@ impl<D: Driver> QpControl<D> {
         let mut qp_attr = QpAttr::new().qp_state(QpState::RTR);
         let mut mask = QpAttrMask::STATE;
         if self.qp_type().is_connected() {
-            qp_attr.path_mtu = attr.path_mtu;
+            qp_attr.path_mtu = attr.path_mtu.unwrap_or_default();
             qp_attr.dest_qp_num = remote.qp_num;
             qp_attr.rq_psn = remote.psn;
             qp_attr.ah_attr = attr.ah_attr(remote);
