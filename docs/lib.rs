@@ -29,6 +29,7 @@ mod programs {
         finding_a_bug "src/guides/finding-a-bug.md"
         observing "src/guides/observing.md"
         testing "src/guides/testing-without-a-nic.md"
+        faults "src/guides/faults.md"
     }
 }
 
