@@ -93,5 +93,8 @@ fn version_1_has_no_datagrams() {
     let grh = Grh { sgid: [1; 16], dgid: [2; 16], tclass: 0, flow_label: 0, hop_limit: 1 };
     assert_eq!(encode(&Net::Grh(grh), &packet(vec![])), Err(Error::Headers(0)));
     let too_long = packet(vec![0; 1 << 16]);
-    assert!(matches!(encode(&route(&grh, 1), &too_long), Err(Error::TooLarge("IP length" | "UDP length", _))));
+    assert!(matches!(
+        encode(&route(&grh, 1), &too_long),
+        Err(Error::TooLarge("IP length" | "UDP length", _))
+    ));
 }

@@ -94,7 +94,8 @@ impl Model for Device {
         let super::packet::Body::Atomic { addr, rkey, .. } = &packet.body else { return None };
         let qp = self.qps.get(&packet.dest_qpn)?;
         let user = self.remote_user(qp, packet);
-        let (memory, offset) = self.mkeys.resolve(user, *rkey, *addr, 8, super::mkey::access::REMOTE_ATOMIC).ok()??;
+        let (memory, offset) =
+            self.mkeys.resolve(user, *rkey, *addr, 8, super::mkey::access::REMOTE_ATOMIC).ok()??;
         Some((memory.address(offset)?, 8))
     }
 
@@ -138,6 +139,10 @@ impl Model for Device {
 
     fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {
         self.dump(qpn, queue)
+    }
+
+    fn admit(&mut self, port: &mut Port<'_>, packet: &mut Packet) -> bool {
+        Self::admit(self, port, packet)
     }
 
     fn forget(&mut self, port: &mut Port<'_>, slot: usize) {
