@@ -2,13 +2,14 @@
 //! Test beds of two software HCAs on a fabric.
 
 use anyhow::{Context as _, Result, ensure};
+use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 use uverbs::Context;
 use uverbs::attr::{Gid, LinkLayer};
 use uverbs::mlx5::Mlx5;
-use uverbs_hca::{Fabric, Link, Violation};
+use uverbs_hca::{Fabric, Link, UdpStat, Violation};
 use uverbs_tests::bed::{Bed, Disturbance, DropGuard};
 use uverbs_tests::env::End;
 use uverbs_tests::runner::without_open_files;
@@ -48,9 +49,12 @@ pub(crate) struct Hca;
 /// A bed of two devices.
 #[derive(Debug)]
 struct Two {
-    fabric: Fabric,
+    /// The fabric of both, or one of each.
+    fabrics: Vec<Fabric>,
     link: Link,
     hcas: [uverbs_hca::Hca; 2],
+    /// The addresses of devices that reach each other by UDP.
+    hosts: Option<[Ipv4Addr; 2]>,
 }
 
 /// Index of the GID of the IPv4 address, for RoCE version 2.
@@ -63,7 +67,20 @@ pub(crate) struct InfiniBand;
 impl Two {
     fn new(fabric: Fabric, link: Link) -> Self {
         let hcas = ["hca0", "hca1"].map(|name| fabric.device(name).link(link).build());
-        Self { fabric, link, hcas }
+        Self { fabrics: vec![fabric], link, hcas, hosts: None }
+    }
+
+    /// Two devices that have a fabric each, and reach each other by UDP.
+    fn by_udp() -> Result<Self> {
+        let [.., a, b] = std::process::id().to_be_bytes();
+        let hosts = [64, 128].map(|c| Ipv4Addr::new(127, a, b, c));
+        let build = |host: Ipv4Addr| {
+            let fabric = Fabric::new(u64::from(u32::from(host)));
+            let hca = fabric.device("hca0").build_udp(host.into()).with_context(|| host.to_string())?;
+            anyhow::Ok((fabric, hca))
+        };
+        let [(here, a), (there, b)] = [build(hosts[0])?, build(hosts[1])?];
+        Ok(Self { fabrics: vec![here, there], link: Link::Ethernet, hcas: [a, b], hosts: Some(hosts) })
     }
 
     fn hca(&self, end: End) -> &uverbs_hca::Hca {
@@ -79,7 +96,11 @@ impl Bed<Mlx5> for Two {
         self.hca(end).name()
     }
     fn gid_index(&self) -> u8 {
-        if self.link == Link::Ethernet { GID_INDEX } else { 0 }
+        match self.link {
+            Link::Ethernet if self.hosts.is_some() => 1,
+            Link::Ethernet => GID_INDEX,
+            Link::InfiniBand => 0,
+        }
     }
     fn link_layer(&self) -> LinkLayer {
         if self.link == Link::Ethernet { LinkLayer::ETHERNET } else { LinkLayer::INFINIBAND }
@@ -87,6 +108,9 @@ impl Bed<Mlx5> for Two {
     fn gid(&self, end: End) -> Result<Gid> {
         if self.link == Link::InfiniBand {
             return format!("fe80::55:56ff:fe00:{}", end as usize + 1).parse().ok().context("an address");
+        }
+        if let Some(hosts) = self.hosts {
+            return Ok(Gid(hosts[end as usize].to_ipv6_mapped().octets()));
         }
         format!("::ffff:10.77.0.{}", end as usize + 1).parse().ok().context("an address")
     }
@@ -98,18 +122,22 @@ impl Bed<Mlx5> for Two {
         Ok(Box::new(()))
     }
     fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
-        struct Off(Fabric);
+        struct Off(Vec<Fabric>);
         impl Drop for Off {
             fn drop(&mut self) {
-                self.0.loss(0.0).duplicate(0.0).reorder(0.0).delay(Duration::ZERO);
+                for fabric in &self.0 {
+                    fabric.loss(0.0).duplicate(0.0).reorder(0.0).delay(Duration::ZERO);
+                }
             }
         }
         let share = |percent: u8| f64::from(percent) / 100.0;
         // A damaged packet fails the CRC check and is dropped, so damage counts as loss.
         let lost = what.loss.saturating_add(what.corrupt);
         let late = what.reorder.map_or(0.0, |(at_once, _)| 1.0 - share(at_once));
-        self.fabric.loss(share(lost)).duplicate(share(what.duplicate)).reorder(late).delay(what.delay);
-        Ok(Box::new(Off(self.fabric.clone())))
+        for fabric in &self.fabrics {
+            fabric.loss(share(lost)).duplicate(share(what.duplicate)).reorder(late).delay(what.delay);
+        }
+        Ok(Box::new(Off(self.fabrics.clone())))
     }
     fn repairs(&self) -> u64 {
         self.hcas.iter().map(|hca| hca.repairs()).sum()
@@ -117,6 +145,9 @@ impl Bed<Mlx5> for Two {
     fn forgive(&self, kinds: &[&str]) -> Result<Option<usize>> {
         let wanted = |v: &Violation| kinds.contains(&v.mistake.kind().as_str());
         Ok(Some(self.hcas.iter().map(|hca| hca.take_violations_if(wanted).len()).sum()))
+    }
+    fn invalidates_on_uc(&self) -> bool {
+        self.hosts.is_none()
     }
     fn env(&self) -> Option<&LabEnv> {
         None
@@ -180,5 +211,25 @@ impl TestBed for RealTime {
 
     fn run(test: impl LabTest) -> Outcome {
         on_bed(Two::new(Fabric::new(1), Link::Ethernet), test)
+    }
+}
+
+/// As [`RealTime`], with devices on two fabrics that exchange datagrams of RoCE version 2.
+#[derive(Debug)]
+pub(crate) struct Udp;
+
+impl TestBed for Udp {
+    const PREFIX: &'static str = "udp::";
+
+    fn run(test: impl LabTest) -> Outcome {
+        let bed = Two::by_udp()?;
+        let hcas = bed.hcas.clone();
+        on_bed(bed, test)?;
+        for hca in &hcas {
+            let stat = hca.udp_stat().context("its port has a socket")?;
+            let UdpStat { damaged, malformed, lost, unsendable, .. } = stat;
+            ensure!((damaged, malformed, lost, unsendable) == (0, 0, 0, 0), "{stat:?}");
+        }
+        Ok(())
     }
 }

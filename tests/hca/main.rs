@@ -13,10 +13,10 @@ mod kinds;
 mod programs;
 mod sharing;
 
-use bed::{Hca, InfiniBand, RealTime};
+use bed::{Hca, InfiniBand, RealTime, Udp};
 use uverbs_tests::suite::{
-    self, aio, constructors, dc, drain, errors, events, faults, mcast, netem, objects, opcodes, states,
-    stress, threads, ud, xrc,
+    self, aio, big, constructors, dc, drain, errors, events, faces, faults, mcast, netem, objects, opcodes,
+    states, stress, threads, ud, xrc,
 };
 
 fn main() -> std::process::ExitCode {
@@ -41,6 +41,15 @@ fn main() -> std::process::ExitCode {
         sharing::tests::<RealTime>,
         events::tests::<RealTime>,
         stress::tests::<RealTime>,
+        opcodes::tests::<Udp>,
+        faces::tests::<Udp>,
+        errors::tests::<Udp>,
+        ud::tests::<Udp>,
+        big::tests::<Udp>,
+        netem::tests::<Udp>,
+        xrc::tests::<Udp>,
+        threads::tests::<Udp>,
+        stress::tests::<Udp>,
         opcodes::tests::<InfiniBand>,
         errors::tests::<InfiniBand>,
         faults::tests::<InfiniBand>,

@@ -44,7 +44,7 @@ impl End {
         let endpoints =
             [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
         for (end, [here, there]) in [(self, [0, 1]), (peer, [1, 0])] {
-            let qp = end.qp.borrow();
+            let mut qp = end.qp.borrow_mut();
             qp.init(&attr).expect("INIT");
             qp.connect(&endpoints[here], &endpoints[there], &attr).expect("RTS");
         }
@@ -67,10 +67,9 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Devices whose memory has these rights besides all others.
-    pub(crate) fn new(access: AccessFlags) -> Self {
+    pub(crate) fn new() -> Self {
         let fabric = Fabric::deterministic(0);
-        let node = |name| Node::new(&fabric, name, WORDS, access);
+        let node = |name| Node::new(&fabric, name, WORDS, AccessFlags::empty());
         let nodes: Vec<Node> = ["hca0", "hca1", "hca2"].map(node).into();
         let links = LINKS.map(|(a, b)| {
             let ends = [a, b].map(|node| End::new(&nodes, node.into()));
@@ -146,8 +145,8 @@ struct Private {
     /// Words that nothing writes, and words that one step accesses.
     read: Vec<u64>,
     alone: Vec<u64>,
-    /// Completion queues that are polled, and queue pairs of requests.
-    used: Vec<(usize, u32)>,
+    /// Queues that are polled.
+    polled: Vec<(usize, u32)>,
     /// Atomics, by the device that executes them.
     atomics: [usize; NODES],
 }
@@ -155,22 +154,10 @@ struct Private {
 impl Private {
     fn new(bench: &Bench, program: &Program) -> Self {
         let mut words = [(0, 0); NODES * WORDS];
-        let (mut used, mut atomics) = (Vec::new(), [0; NODES]);
+        let (mut polled, mut atomics) = (Vec::new(), [0; NODES]);
         for thread in &program.threads {
             let index = bench.nodes[usize::from(thread.node)].hca.index();
             for op in &thread.ops {
-                // The arrival of an answer matters only for a later request.
-                let posts = |link| {
-                    thread
-                        .ops
-                        .iter()
-                        .filter(|op| matches!(op, Op::Post { link: other, .. } if *other == link))
-                };
-                if let Op::Post { link, .. } = *op
-                    && posts(link).count() > 1
-                {
-                    used.push((index, bench.end(thread.node, link).qp.borrow().qp_num()));
-                }
                 accesses(thread.node, *op, |word, access| {
                     let (all, writes) = &mut words[word.index()];
                     *all += 1;
@@ -178,9 +165,9 @@ impl Private {
                 });
                 match *op {
                     Op::WaitSent(link) | Op::PollSent(link) => {
-                        used.push((index, bench.end(thread.node, link).sent.1))
+                        polled.push((index, bench.end(thread.node, link).sent.1))
                     }
-                    Op::WaitReceived(link) => used.push((index, bench.end(thread.node, link).received.1)),
+                    Op::WaitReceived(link) => polled.push((index, bench.end(thread.node, link).received.1)),
                     Op::Post { link, verb: Verb::Add { .. } | Verb::Swap { .. }, .. } => {
                         let there = peer(thread.node, link).expect("a peer");
                         atomics[bench.nodes[usize::from(there)].hca.index()] += 1;
@@ -193,14 +180,14 @@ impl Private {
         let all = || words.iter().enumerate();
         let read = all().filter(|(_, (_, writes))| *writes == 0).map(|(i, _)| place(i)).collect();
         let alone = all().filter(|(_, (all, _))| *all <= 1).map(|(i, _)| place(i)).collect();
-        Self { read, alone, used, atomics }
+        Self { read, alone, polled, atomics }
     }
 
     fn has(&self, footprint: &Footprint) -> bool {
         let Footprint { reads, writes, object, everything } = footprint;
         let object = object.is_none_or(|(device, number)| match number {
             ATOMICS => self.atomics[device] <= 1,
-            _ => !self.used.contains(&(device, number)),
+            _ => !self.polled.contains(&(device, number)),
         });
         let reads = reads.is_none_or(|(at, _)| self.read.contains(&at) || self.alone.contains(&at));
         object && !everything && reads && writes.is_none_or(|(at, _)| self.alone.contains(&at))
@@ -273,11 +260,7 @@ impl Script for Player<'_> {
                 footprint.writes = range(at);
                 return Some(footprint);
             }
-            Op::Post { link, .. } => {
-                // Without a mode the devices execute the request in the call.
-                footprint.everything = self.bench.fabric.mode() == Mode::Ordered;
-                end(link).qp.borrow().qp_num()
-            }
+            Op::Post { link, .. } => end(link).qp.borrow().qp_num(),
             Op::WaitSent(link) | Op::PollSent(link) => end(link).sent.1,
             Op::WaitReceived(link) => end(link).received.1,
         };
@@ -325,7 +308,7 @@ impl Script for Player<'_> {
 
 #[test]
 fn lines_are_apart() {
-    let bench = Bench::new(AccessFlags::empty());
+    let bench = Bench::new();
     let place = |at| bench.word(0, at).as_ptr().addr();
     assert_eq!(place(1) - place(0), LINE);
 }

@@ -53,6 +53,10 @@ pub trait Bed<D: Driver>: fmt::Debug {
     /// Clears the recorded violations of these kinds, which a test caused intentionally. Returns their number, or
     /// `None` if the devices do not record violations.
     fn forgive(&self, kinds: &[&str]) -> Result<Option<usize>>;
+    /// Whether a message on UC may invalidate a key. The specification has no opcode for that (IBA volume 1, table 38); libmlx5 permits it.
+    fn invalidates_on_uc(&self) -> bool {
+        true
+    }
     /// The lab's environment, if this is the VM.
     fn env(&self) -> Option<&LabEnv>;
 }

@@ -3,9 +3,10 @@
 
 use crate::model::Model;
 use crate::trunk::Trunks;
+use crate::udp::Reader;
 use crate::world_lock::WorldLock;
 use core::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use uverbs_core::sync::Home;
 
@@ -13,6 +14,8 @@ use uverbs_core::sync::Home;
 pub(crate) struct Alive<M: Model> {
     pub(crate) shared: Arc<WorldLock<M>>,
     pub(crate) trunks: Arc<Trunks>,
+    /// The threads that read from the UDP sockets of ports.
+    readers: Mutex<Vec<Reader>>,
     thread: Option<JoinHandle<()>>,
     home: Home,
     /// For kernels that do not know it.
@@ -33,6 +36,8 @@ impl<M: Model> Drop for Alive<M> {
         }
         crate::script::watch(self);
         Trunks::flush(&self.shared);
+        let readers = core::mem::take(&mut *self.readers.lock().unwrap_or_else(PoisonError::into_inner));
+        readers.into_iter().for_each(Reader::end);
         self.trunks.stop();
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
@@ -43,7 +48,20 @@ impl<M: Model> Drop for Alive<M> {
 
 impl<M: Model> Alive<M> {
     pub(crate) fn new(shared: Arc<WorldLock<M>>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
-        Arc::new(Self { shared, trunks: Arc::default(), thread, home: Home::here(), pid: std::process::id() })
+        let readers = Mutex::default();
+        Arc::new(Self {
+            shared,
+            trunks: Arc::default(),
+            readers,
+            thread,
+            home: Home::here(),
+            pid: std::process::id(),
+        })
+    }
+
+    /// Stores a thread that reads from a UDP socket.
+    pub(crate) fn keep(&self, reader: Reader) {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
     }
 
     /// Whether this is the process that created the fabric, and not a child of it.

@@ -11,6 +11,7 @@ use crate::port::Port;
 use crate::tap::Tap;
 use crate::trace::{self, Trace, TraceFile};
 use crate::trunk::Trunks;
+use crate::udp::{self, UdpPort};
 use crate::world::World;
 use crate::world_lock::WorldLock;
 use core::fmt;
@@ -134,6 +135,15 @@ impl<M: Model> Fabric<M> {
     /// does this; a program that ends without dropping it must call this first.
     pub fn flush(&self) {
         Trunks::flush(&self.alive.shared);
+        // Who unlocks the world sends what waits for UDP sockets.
+        self.enter(|_| ());
+    }
+
+    /// Gives the port of a device a UDP socket.
+    pub(crate) fn attach_udp(&self, device: usize, port: UdpPort) -> std::io::Result<()> {
+        self.real()?;
+        self.alive.keep(udp::attach(&self.alive.shared, device, port)?);
+        Ok(())
     }
 
     fn real(&self) -> std::io::Result<()> {

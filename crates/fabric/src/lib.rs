@@ -25,6 +25,7 @@
 //! | [`ring`] | the memory of a queue, to read its entries |
 //! | [`socket`] | paths of Unix sockets |
 //! | [`script`] | faults by rules |
+//! | [`udp`] | ports that exchange packets with devices outside of the fabric |
 //! | [`tap`] | what sees the packets: capture files |
 //! | [`trace`] | what happens, in words |
 
@@ -57,6 +58,7 @@ mod tests;
 mod timer;
 pub mod trace;
 mod trunk;
+pub mod udp;
 mod users;
 mod violation;
 pub mod wire;

@@ -16,6 +16,8 @@ use crate::timer::Timer;
 use crate::violation::Violations;
 use crate::wire::{Malformed, Reader, Writer};
 use core::fmt;
+use uverbs_roce::frame::Grh;
+use uverbs_roce::transport;
 
 /// A device of a fabric.
 pub trait Model: Sized + Send + fmt::Debug + 'static {
@@ -89,6 +91,13 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
         None
     }
 
+    /// Completes a packet that arrives from outside of the fabric with what the wire does not have. `false`: it is refused, because no
+    /// queue of the device expects it from its sender.
+    fn admit(&mut self, port: &mut Port<'_, Self::Packet>, packet: &mut Self::Packet) -> bool {
+        let _ = (port, packet);
+        false
+    }
+
     /// Forgets what is stored about the port of another process: its slot gets another port.
     fn forget(&mut self, port: &mut Port<'_, Self::Packet>, slot: usize);
 }
@@ -155,6 +164,18 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// The answer of its receiver if it refuses the packet, from no device yet; `None` if the packet has no such answer.
     fn refused(&self, answer: Answer) -> Option<Self> {
         let _ = answer;
+        None
+    }
+
+    /// The packet as a datagram of RoCE version 2: its route and transport packet. `None` for packets that have no such form.
+    fn into_datagram(self) -> Option<(Grh, transport::Packet)> {
+        None
+    }
+
+    /// The packet of a datagram, as far as the wire has its fields, with this source. `None` for packets that a device does not accept:
+    /// the sender may be malicious.
+    fn of_datagram(source: usize, route: Grh, packet: transport::Packet) -> Option<Self> {
+        let _ = (source, route, packet);
         None
     }
 

@@ -50,6 +50,17 @@ pub enum PortLocation {
     },
     /// Nowhere, because the connection is lost. The slot can be used again.
     Gone,
+    /// All devices outside of the fabric that the UDP socket of one port reaches.
+    Outside,
+}
+
+/// The devices outside of the fabric, as a port with a UDP socket reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// Their slot. A packet to it is sent to the address in its own route.
+    pub slot: usize,
+    /// The bytes of payload in a packet that the network has room for.
+    pub mtu: u32,
 }
 
 /// A port's addresses.
@@ -73,6 +84,8 @@ pub struct Address {
     pub location: PortLocation,
     /// Its number in the fabric, which is unique among the ports of all processes.
     pub number: u16,
+    /// The devices outside of the fabric, of a port that has a UDP socket.
+    pub outside: Option<Outside>,
 }
 
 impl Address {
@@ -89,6 +102,7 @@ impl Address {
             received: 0,
             location: PortLocation::Here,
             number,
+            outside: None,
         }
     }
 
@@ -206,7 +220,7 @@ struct Index {
 impl Index {
     fn of(ports: &[Address], at: u64) -> Self {
         let mut this = Self { at: Some(at), ..Self::default() };
-        for (slot, port) in ports.iter().enumerate() {
+        for (slot, port) in ports.iter().enumerate().filter(|(_, p)| p.location != PortLocation::Outside) {
             for (gid, _) in port.gids.iter().filter(|(gid, _)| *gid != [0; 16]) {
                 this.gids.entry(*gid).or_insert(slot);
             }

@@ -8,6 +8,7 @@ use crate::net::Address;
 use crate::port::Port;
 use crate::ring::{Queue, RingDump};
 use crate::stat::Stat;
+use crate::udp::{UdpPort, UdpStat};
 use crate::violation::Violation;
 use crate::world::World;
 use core::any::Any;
@@ -131,6 +132,21 @@ impl<M: Model, F> Plugged<M, F> {
             self.port_event(world, PortEvent::GidChange);
             index
         })
+    }
+
+    /// Gives the port a UDP socket, by which it exchanges packets of RoCE version 2 with devices outside of the fabric: see
+    /// [`udp`](crate::udp). The GID of the socket's address must be in its table.
+    ///
+    /// # Errors
+    /// The port is InfiniBand, or has a socket already; the fabric is deterministic; no thread can be started.
+    pub fn attach_udp(&self, port: UdpPort) -> std::io::Result<()> {
+        self.fabric.attach_udp(self.index, port)
+    }
+
+    /// What the port exchanged by its UDP socket, if it has one.
+    #[must_use]
+    pub fn udp_stat(&self) -> Option<UdpStat> {
+        self.fabric.read(|world| world.outside.of(self.index).map(|link| link.stat()))
     }
 
     /// The number of packets that the port sent and received.

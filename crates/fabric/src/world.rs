@@ -6,6 +6,7 @@ use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
 use crate::net::{Address, Net, PortLocation, TimerEntry};
 use crate::peers::Peers;
 use crate::port::Port;
+use crate::udp;
 use crate::wire::Message;
 use crate::world_lock::ROUND;
 use core::fmt;
@@ -43,6 +44,8 @@ pub struct World<M: Model> {
     listed: Vec<usize>,
     /// Other processes.
     pub(crate) peers: Peers<M::Packet>,
+    /// The UDP sockets of ports.
+    pub(crate) outside: udp::Links<M::Packet>,
     /// Whether the lock must be held only for a short time, because the world has devices of VMs.
     pub(crate) brief: bool,
     /// Whether the thread must end.
@@ -68,6 +71,7 @@ impl<M: Model> World<M> {
             here: Vec::new(),
             listed: Vec::new(),
             peers: Peers::new(),
+            outside: udp::Links::default(),
             brief: false,
             stop: false,
             wakes: None,
@@ -139,6 +143,7 @@ impl<M: Model> World<M> {
                     self.peers.forward(link, from, to, *packet);
                 }
             }
+            Some(PortLocation::Outside) => self.outside.push(to, *packet),
             Some(PortLocation::Gone) | None => {}
         }
         self.apply_script();

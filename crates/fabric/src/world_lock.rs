@@ -18,6 +18,15 @@ pub(crate) const ROUND: Duration = Duration::from_millis(1);
 /// The pauses in which the thread leaves the lock to others: number and duration.
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
+/// Unlocks the world, and sends what it has for devices outside of the fabric.
+fn leave<M: Model>(world: MutexGuard<'_, World<M>>) {
+    if !world.outside.is_empty() {
+        let outside = world.outside.clone();
+        drop(world);
+        outside.flush();
+    }
+}
+
 /// The lock of the world, and the condition that the thread waits for.
 pub(crate) struct WorldLock<M: Model> {
     world: Mutex<World<M>>,
@@ -64,6 +73,7 @@ impl<M: Model> WorldLock<M> {
         let limit = world.brief.then_some(BRIEF);
         world.settle(self.deterministic, false, limit);
         self.tell_thread(&mut world);
+        leave(world);
         result
     }
 
@@ -73,6 +83,7 @@ impl<M: Model> WorldLock<M> {
         let result = f(&mut world);
         world.settle(self.deterministic, false, Some(BRIEF));
         self.tell_thread(&mut world);
+        leave(world);
         result
     }
 
@@ -98,6 +109,7 @@ impl<M: Model> WorldLock<M> {
         let mut world = self.lock();
         let limit = world.round();
         while world.settle(self.deterministic, true, limit) {}
+        leave(world);
     }
 
     pub(crate) fn run_for(&self, time: u64) {
@@ -109,6 +121,7 @@ impl<M: Model> WorldLock<M> {
             let limit = world.round();
             world.settle(false, true, limit);
         }
+        leave(world);
     }
 
     pub(crate) fn stop(&self) {
@@ -133,6 +146,14 @@ impl<M: Model> WorldLock<M> {
         while !world.stop {
             // Other threads wait for the lock, so it is not held for longer than this.
             world.settle(false, true, Some(ROUND));
+            if !world.outside.is_empty() {
+                leave(world);
+                world = self.lock();
+                // It may have been set, and the condition notified, in between.
+                if world.stop {
+                    break;
+                }
+            }
             let next = world.next();
             world.wakes = next;
             world = match next {

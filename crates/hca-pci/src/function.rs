@@ -4,10 +4,12 @@
 use crate::pages::Lists;
 use crate::state::Function;
 use crate::{cmdq, fw, init_seg, uar};
+use core::net::IpAddr;
+use std::io;
 use std::sync::Arc;
 use uverbs_hca::bytes::be32;
 use uverbs_hca::front::{Device, Front, Plugged, Port};
-use uverbs_hca::{DeviceBuilder, Link};
+use uverbs_hca::{DeviceBuilder, Link, UdpPort};
 use uverbs_vfio::{Bar, Layout, Vm};
 
 /// `PCI_VENDOR_ID_MELLANOX`
@@ -68,6 +70,16 @@ impl PciFunction {
     #[must_use]
     pub fn device(&self) -> &Plugged<impl Front<Device> + use<>> {
         &self.plugged
+    }
+
+    /// Gives the port an address of this host and a UDP socket, by which it exchanges packets of RoCE version 2 with devices outside of
+    /// the fabric. The guest must use the same address.
+    ///
+    /// # Errors
+    /// The host does not have the address; UDP port 4791 of the address is in use; the MTU of the interface is too small; the port is
+    /// InfiniBand.
+    pub fn attach_udp(&self, ip: IpAddr) -> io::Result<()> {
+        self.plugged.attach_udp(UdpPort::bind(ip)?)
     }
 
     /// The commands of drivers that the device does not have: opcode and count.

@@ -6,13 +6,12 @@
 //! the opcodes of RC, and the comment names it.
 
 use crate::engine::datagram::mapped;
-use crate::engine::packet::{Atomic, Body, Nak, Packet, Path, Transport};
+use crate::engine::packet::{Body, Packet, Path, Transport};
+use crate::roce;
 use uverbs_fabric::Captured;
 use uverbs_fabric::net::Address;
 use uverbs_roce::capture::LinkType;
 use uverbs_roce::frame::{Ethernet, Frame, Grh, Infiniband, Ipv4, Link, Net};
-use uverbs_roce::opcode::{Opcode, Operation, Service};
-use uverbs_roce::transport as wire;
 
 /// The first byte of the addresses of groups.
 const MULTICAST: u8 = 0xff;
@@ -36,7 +35,9 @@ pub(crate) fn captured(packet: &Packet, from: &Address, to: &Address) -> Option<
         true => (Link::Ethernet(ethernet(packet, from, to)), LinkType::Ethernet),
         false => (Link::Infiniband(infiniband(packet, from, to)), LinkType::Infiniband),
     };
-    let frame = Frame { link, packet: transport_packet(packet)? };
+    let mut shown = roce::transport_packet(packet)?;
+    shown.payload = packet.body.data().cloned().unwrap_or_default();
+    let frame = Frame { link, packet: shown };
     let bytes = frame
         .encode()
         .inspect_err(|error| log::warn!("a packet is not captured: {error}; {comment}"))
@@ -85,131 +86,4 @@ fn infiniband(packet: &Packet, from: &Address, to: &Address) -> Infiniband {
     let slid = if *slid == 0 { from.lid } else { *slid };
     let grh = grh.as_ref().map(|_| route(packet, from, to).0);
     Infiniband { slid, dlid: to.lid, sl: sl & 15, vl: 0, grh }
-}
-
-/// The transport packet.
-fn transport_packet(packet: &Packet) -> Option<wire::Packet> {
-    let Packet { transport, src_qpn, dest_qpn, psn, ack, solicited, srqn, msn, body, .. } = packet;
-    let service = match transport {
-        Transport::Rc | Transport::Dc => Service::Rc,
-        Transport::Uc => Service::Uc,
-        Transport::Ud => Service::Ud,
-        Transport::Xrc => Service::Xrc,
-        Transport::Ethernet => return None,
-    };
-    let operation = operation(body)?;
-    let opcode = Opcode::new(service, operation)?;
-    let mut headers = headers(body, *msn);
-    if opcode.extended().xrceth {
-        headers.xrc_srqn = Some(*srqn);
-    }
-    if let Some(deth) = &mut headers.deth {
-        deth.src_qpn = *src_qpn;
-    }
-    let payload = match body {
-        Body::Send { data, .. }
-        | Body::Write { data, .. }
-        | Body::ReadResponse { data, .. }
-        | Body::Datagram { data, .. } => data.clone(),
-        _ => Vec::new(),
-    };
-    let bth = wire::Bth {
-        solicited: *solicited,
-        dest_qpn: *dest_qpn,
-        ack_req: *ack,
-        psn: *psn,
-        ..wire::Bth::new(opcode)
-    };
-    Some(wire::Packet { bth, headers, payload })
-}
-
-/// The operation of a packet's opcode.
-fn operation(body: &Body) -> Option<Operation> {
-    use Operation as O;
-    Some(match body {
-        Body::Send { first, last, imm, invalidate, .. } => match (first, last, imm, invalidate) {
-            (true, false, ..) => O::SendFirst,
-            (false, false, ..) => O::SendMiddle,
-            (false, true, Some(_), _) => O::SendLastImm,
-            (false, true, _, Some(_)) => O::SendLastInv,
-            (false, true, ..) => O::SendLast,
-            (true, true, Some(_), _) => O::SendOnlyImm,
-            (true, true, _, Some(_)) => O::SendOnlyInv,
-            (true, true, ..) => O::SendOnly,
-        },
-        Body::Write { start, last, imm, .. } => match (start.is_some(), last, imm) {
-            (true, false, _) => O::WriteFirst,
-            (false, false, _) => O::WriteMiddle,
-            (false, true, Some(_)) => O::WriteLastImm,
-            (false, true, None) => O::WriteLast,
-            (true, true, Some(_)) => O::WriteOnlyImm,
-            (true, true, None) => O::WriteOnly,
-        },
-        Body::Read { .. } => O::ReadRequest,
-        Body::Atomic { op: Atomic::CmpSwap { .. }, .. } => O::CmpSwap,
-        Body::Atomic { op: Atomic::FetchAdd(_), .. } => O::FetchAdd,
-        Body::ReadResponse { first, last, .. } => match (first, last) {
-            (true, false) => O::ReadFirst,
-            (false, false) => O::ReadMiddle,
-            (false, true) => O::ReadLast,
-            (true, true) => O::ReadOnly,
-        },
-        Body::AtomicResponse(_) => O::AtomicAck,
-        Body::Ack | Body::Nak(_) | Body::Rnr(_) => O::Ack,
-        Body::Datagram { imm, .. } => {
-            if imm.is_some() {
-                O::SendOnlyImm
-            } else {
-                O::SendOnly
-            }
-        }
-        Body::Frame(_) => return None,
-    })
-}
-
-/// The extended headers. That of datagrams has no sender yet.
-fn headers(body: &Body, msn: u32) -> wire::Headers {
-    let none = wire::Headers::default();
-    let aeth = |syndrome| Some(wire::Aeth { syndrome, msn });
-    let acknowledged = aeth(wire::Syndrome::NO_CREDITS);
-    match *body {
-        Body::Send { last, imm, invalidate, .. } => {
-            let imm = imm.filter(|_| last);
-            wire::Headers { imm, ieth: invalidate.filter(|_| last && imm.is_none()), ..none }
-        }
-        Body::Write { start, last, imm, .. } => {
-            let reth = start.map(|(addr, rkey, len)| wire::Reth { addr, rkey, len });
-            wire::Headers { reth, imm: imm.filter(|_| last), ..none }
-        }
-        Body::Read { addr, rkey, len } => {
-            wire::Headers { reth: Some(wire::Reth { addr, rkey, len }), ..none }
-        }
-        Body::Atomic { addr, rkey, op } => {
-            let (swap_add, compare) = match op {
-                Atomic::CmpSwap { compare, swap } => (swap, compare),
-                Atomic::FetchAdd(add) => (add, 0),
-            };
-            wire::Headers { atomic: Some(wire::AtomicEth { addr, rkey, swap_add, compare }), ..none }
-        }
-        // A middle response has no header.
-        Body::ReadResponse { first, last, .. } => {
-            wire::Headers { aeth: acknowledged.filter(|_| first || last), ..none }
-        }
-        Body::AtomicResponse(value) => wire::Headers { aeth: acknowledged, atomic_ack: Some(value), ..none },
-        Body::Ack => wire::Headers { aeth: acknowledged, ..none },
-        Body::Nak(nak) => {
-            let nak = match nak {
-                Nak::Sequence => wire::Nak::Sequence,
-                Nak::Invalid => wire::Nak::Invalid,
-                Nak::Access => wire::Nak::Access,
-                Nak::Operation => wire::Nak::Operation,
-            };
-            wire::Headers { aeth: aeth(wire::Syndrome::Nak(nak)), ..none }
-        }
-        Body::Rnr(timer) => wire::Headers { aeth: aeth(wire::Syndrome::Rnr(timer & 31)), ..none },
-        Body::Datagram { qkey, imm, .. } => {
-            wire::Headers { deth: Some(wire::Deth { qkey, src_qpn: 0 }), imm, ..none }
-        }
-        Body::Frame(_) => none,
-    }
 }

@@ -46,6 +46,8 @@ pub struct Config {
     pub(crate) inline_mode: InlineMode,
     /// The rule for reserved bytes in WQEs.
     pub(crate) reserved: Reserved,
+    /// The only GID of the port, for one that has an address of the host.
+    pub(crate) gid: Option<[u8; 16]>,
     /// Whether a QP with a shared receive queue reports that it takes no more receives.
     pub(crate) last_wqe: bool,
 }
@@ -65,6 +67,7 @@ impl Config {
             max_uars: 4096,
             inline_mode: InlineMode::default(),
             reserved: Reserved::Zero,
+            gid: None,
             last_wqe: true,
         }
     }

@@ -13,6 +13,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use uverbs_core::kernel::CmPort;
+use uverbs_fabric::udp::{UdpPort, UdpStat};
 use uverbs_softkernel::{Driver as _, device_methods};
 
 /// A network of devices that can reach each other. Clones refer to the same fabric.
@@ -103,6 +104,27 @@ impl DeviceBuilder {
         Hca { plugged, name }
     }
 
+    /// Builds the device on the network of this host, with the in-process kernel as its front: it has one address of the host, and
+    /// exchanges packets of RoCE version 2 with all devices that can be reached from there, such as NICs and Linux' rxe, by a UDP
+    /// socket. Connections are those whose ends exchange their numbers themselves: the connection manager reaches devices of the fabric
+    /// only, and so do multicast groups. The device is RoCE, whatever [`link`](Self::link) was called with; index 1 of its GIDs is the
+    /// address as RoCE version 2.
+    ///
+    /// # Errors
+    /// The host does not have the address; UDP port 4791 of the address is in use, by another program or by rxe in the same network
+    /// namespace; the MTU of the interface is too small; the fabric is deterministic.
+    pub fn build_udp(mut self, ip: IpAddr) -> std::io::Result<Hca> {
+        if self.fabric.is_deterministic() {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        let udp = UdpPort::bind(ip)?;
+        self.config.link = Link::Ethernet;
+        self.config.gid = Some(udp.gid());
+        let hca = self.build();
+        hca.plugged.attach_udp(udp)?;
+        Ok(hca)
+    }
+
     /// Builds the device with a front that `make` creates, and plugs it in.
     pub fn build_with<F: Front<Device>>(
         mut self,
@@ -113,8 +135,11 @@ impl DeviceBuilder {
         let in_real_time = !fabric.is_deterministic();
         let name = self.config.name.clone();
         let plugged = fabric.plug(|number| {
-            let (address, guid) = address(number, ethernet);
+            let (mut address, guid) = address(number, ethernet);
             self.config.guid = guid;
+            if let Some(gid) = self.config.gid {
+                address.gids = vec![(gid, false), (gid, true)];
+            }
             let make = move |port: &mut Port<'_>| {
                 let mut device = Device::new(ethernet, self.config.cqe_version);
                 device.reserved = self.config.reserved;
@@ -231,6 +256,12 @@ impl Hca {
     #[must_use]
     pub fn set_lid(&self, lid: u16) -> bool {
         self.plugged.set_lid(lid)
+    }
+
+    /// What the device exchanged with devices outside of its fabric, if it was built with [`build_udp`](DeviceBuilder::build_udp).
+    #[must_use]
+    pub fn udp_stat(&self) -> Option<UdpStat> {
+        self.plugged.udp_stat()
     }
 
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.

@@ -48,11 +48,13 @@ mod fabric;
 pub mod front;
 mod kernel;
 pub mod prm;
+mod roce;
 mod violation;
 
 pub use config::{InlineMode, Link};
 pub use fabric::{DeviceBuilder, Fabric, Hca};
 pub(crate) use uverbs_fabric::numbers;
+pub use uverbs_fabric::udp::{UdpPort, UdpStat};
 pub use uverbs_fabric::{backing, memory, process, ring, socket, trace};
 
 /// The port and the QPs of a device at a time.

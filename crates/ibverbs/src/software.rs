@@ -5,6 +5,9 @@
 //! ones; with `UVERBS_HCA_DEVX=0` they refuse commands for the firmware. `UVERBS_EFA=2` makes the EFA devices `efa0` and `efa1`, of the
 //! generation `UVERBS_EFA_GENERATION`.
 //!
+//! With `UVERBS_HCA_UDP=ADDRESS,...` the first mlx5 devices have these addresses of the host, and exchange packets of RoCE version 2 with
+//! devices outside of the process.
+//!
 //! With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric of mlx5 devices: each joins the process that listens on that
 //! Unix socket, `uverbs-hca --fabric SOCKET`. If there is none, the first program listens; when it exits, the others
 //! lose their links. `UVERBS_EFA_FABRIC=SOCKET` is the same for EFA devices, with `uverbs-efa --fabric SOCKET`; each kind has a fabric of
@@ -15,6 +18,7 @@
 // UNSAFETY: atexit(3).
 
 use crate::errno::{Errno, Outcome};
+use core::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use uverbs_core::device::NodeType;
@@ -55,7 +59,7 @@ impl Device {
 /// What sends the packets of a fabric of several processes that are still queued.
 type Flush = Box<dyn Fn() + Send>;
 
-/// The fabrics of several processes, and the id of the process that joined them: a child of fork(2) has nothing to flush.
+/// The fabrics that reach devices of other processes, and the id of the process that joined them: a child of fork(2) has nothing to flush.
 static FABRICS: Mutex<(Vec<Flush>, u32)> = Mutex::new((Vec::new(), 0));
 
 /// The devices, created on first use.
@@ -96,15 +100,28 @@ fn make() -> Outcome<Vec<Device>> {
         return Err(Errno::EINVAL);
     }
     let mut devices = Vec::new();
-    if let Some(count) = number("UVERBS_HCA")? {
+    let addresses = addresses("UVERBS_HCA_UDP")?;
+    let count = number("UVERBS_HCA")?.or_else(|| Some(addresses.len()).filter(|count| *count > 0));
+    if let Some(count) = count {
         let fabric: uverbs_hca::Fabric = fabric("UVERBS_HCA_FABRIC")?;
         let link = match std::env::var_os("UVERBS_HCA_LINK") {
             Some(link) if link == "infiniband" => Link::InfiniBand,
             _ => Link::Ethernet,
         };
         let devx = std::env::var_os("UVERBS_HCA_DEVX").is_none_or(|devx| devx != "0");
-        let device = |i| fabric.device(&format!("hca{i}")).link(link).devx(devx).ignore_reserved().build();
-        devices.extend((0..count.min(MAX)).map(device).map(Device::Hca));
+        let device = |i: usize| {
+            let device = fabric.device(&format!("hca{i}")).link(link).devx(devx).ignore_reserved();
+            match addresses.get(i) {
+                Some(address) => device.build_udp(*address).map(Device::Hca).map_err(|e| errno(&e)),
+                None => Ok(Device::Hca(device.build())),
+            }
+        };
+        for i in 0..count.min(MAX) {
+            devices.push(device(i)?);
+        }
+        if !addresses.is_empty() {
+            flush_at_exit(&fabric)?;
+        }
     }
     if let Some(count) = number("UVERBS_EFA")? {
         let fabric: uverbs_efa_device::Fabric = fabric("UVERBS_EFA_FABRIC")?;
@@ -133,18 +150,36 @@ fn number(variable: &str) -> Outcome<Option<usize>> {
 fn fabric<M: Model>(variable: &str) -> Outcome<Fabric<M>> {
     let fabric = Fabric::new(u64::from(std::process::id()));
     if let Some(socket) = std::env::var_os(variable) {
-        let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-        fabric.meet(Path::new(&socket)).map_err(errno)?;
-        let kept = fabric.clone();
-        let mut fabrics = FABRICS.lock().map_err(|_| Errno::EIO)?;
-        fabrics.0.push(Box::new(move || kept.flush()));
-        fabrics.1 = std::process::id();
-        if fabrics.0.len() == 1 {
-            // SAFETY: the function stays mapped: the library is never unloaded (`-z nodelete`).
-            unsafe { libc::atexit(flush) };
-        }
+        fabric.meet(Path::new(&socket)).map_err(|e| errno(&e))?;
+        flush_at_exit(&fabric)?;
     }
     Ok(fabric)
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Sends packets that are still queued when the program ends.
+fn flush_at_exit<M: Model>(fabric: &Fabric<M>) -> Outcome<()> {
+    let kept = fabric.clone();
+    let mut fabrics = FABRICS.lock().map_err(|_| Errno::EIO)?;
+    fabrics.0.push(Box::new(move || kept.flush()));
+    fabrics.1 = std::process::id();
+    if fabrics.0.len() == 1 {
+        // SAFETY: the function stays mapped: the library is never unloaded (`-z nodelete`).
+        unsafe { libc::atexit(flush) };
+    }
+    Ok(())
+}
+
+/// The IP addresses in an environment variable, separated by commas.
+fn addresses(variable: &str) -> Outcome<Vec<IpAddr>> {
+    let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let value = value.to_str().ok_or(Errno::EINVAL)?;
+    value.split(',').map(|address| address.trim().parse().map_err(|_| Errno::EINVAL)).collect()
 }
 
 /// Sends packets that are still queued when the program ends, as a NIC would.

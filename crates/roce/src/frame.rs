@@ -19,9 +19,9 @@ const LNH_BTH: u8 = 2;
 const LNH_GRH: u8 = 3;
 const LRH_LEN: usize = 8;
 const GRH_LEN: usize = 40;
-const BTH_LEN: usize = 12;
-const UDP_LEN: usize = 8;
-const ICRC_LEN: usize = 4;
+pub(crate) const BTH_LEN: usize = 12;
+pub(crate) const UDP_LEN: usize = 8;
+pub(crate) const ICRC_LEN: usize = 4;
 const VCRC_LEN: usize = 2;
 
 /// A global route header, or the fields of an IPv6 header, which has the same form.
@@ -135,10 +135,8 @@ impl Frame {
         match &self.link {
             Link::Ethernet(ethernet) => {
                 ethernet.encode(transport.len() + ICRC_LEN, &mut frame)?;
-                let net_at = frame.len() - ethernet.net.len();
-                let bth_at = frame.len();
+                let icrc = ethernet.net.icrc(&frame[frame.len() - ethernet.net.len()..], &transport);
                 frame.extend(&transport);
-                let icrc = ethernet.net.icrc(&frame[net_at..], bth_at - net_at);
                 frame.extend(icrc.to_le_bytes());
             }
             Link::Infiniband(link) => {
@@ -164,7 +162,7 @@ impl Frame {
         if transport.len() < BTH_LEN {
             return Err(Error::Short("BTH"));
         }
-        let expected = ethernet.net.icrc(&bytes[net_at..end - ICRC_LEN], bth_at - net_at);
+        let expected = ethernet.net.icrc(&bytes[net_at..bth_at], transport);
         check("ICRC", u32::from_le_bytes(*icrc), expected)?;
         Ok(Self { link: Link::Ethernet(ethernet), packet: Packet::decode(transport)? })
     }
@@ -246,12 +244,14 @@ impl Net {
         }
     }
 
-    /// The invariant CRC of the bytes from the network header on.
-    fn icrc(&self, bytes: &[u8], bth_at: usize) -> u32 {
-        let (headers, rest) = bytes.split_at(bth_at + BTH_LEN);
+    /// The invariant CRC of the headers from the network's on, and of the transport packet.
+    pub(crate) fn icrc(&self, headers: &[u8], transport: &[u8]) -> u32 {
+        let (bth, rest) = transport.split_at(BTH_LEN);
+        let bth_at = headers.len();
         let mut masked = [0; GRH_LEN + UDP_LEN + BTH_LEN];
-        let masked = &mut masked[..headers.len()];
-        masked.copy_from_slice(headers);
+        let masked = &mut masked[..bth_at + BTH_LEN];
+        masked[..bth_at].copy_from_slice(headers);
+        masked[bth_at..].copy_from_slice(bth);
         match self {
             Self::V4(..) => {
                 masked[1] = 0xff;
@@ -267,7 +267,8 @@ impl Net {
         crc::icrc_of_ip(masked, rest)
     }
 
-    fn encode(&self, len: usize, to: &mut Vec<u8>) -> Result<()> {
+    /// Appends the headers, for so many bytes after them.
+    pub(crate) fn encode(&self, len: usize, to: &mut Vec<u8>) -> Result<()> {
         let udp = |source_port| -> Result<[u8; UDP_LEN]> {
             let length = length("UDP length", len + UDP_LEN)?;
             // Without a checksum, which the ICRC makes superfluous.

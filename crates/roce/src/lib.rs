@@ -6,6 +6,7 @@
 //! | [`opcode`]    | the opcodes of the base transport header, and the headers that follow each                |
 //! | [`transport`] | a transport packet: base header, extended headers, payload                                |
 //! | [`frame`]     | what carries it: Ethernet, IP and UDP (RoCE version 2), or LRH and GRH (InfiniBand)       |
+//! | [`datagram`]  | RoCE version 2 by a UDP socket, whose kernel has the IP header                            |
 //! | [`crc`]       | the invariant and the variant CRC                                                         |
 //! | [`capture`]   | capture files (pcapng), which Wireshark reads                                            |
 //!
@@ -34,6 +35,7 @@
 
 pub mod capture;
 pub mod crc;
+pub mod datagram;
 mod error;
 pub mod frame;
 pub mod opcode;

@@ -125,7 +125,7 @@ pub fn query_port(
         legacy_resp: ib_uverbs_query_port_resp {
             state: if up { IB_PORT_ACTIVE } else { IB_PORT_DOWN },
             max_mtu: IB_MTU_4096,
-            active_mtu: IB_MTU_4096,
+            active_mtu: if model.active_mtu == 0 { IB_MTU_4096 } else { model.active_mtu },
             active_width: width_4x,
             active_speed: speed_edr,
             // LinkUp, or Polling.

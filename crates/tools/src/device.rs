@@ -97,13 +97,17 @@ pub(crate) fn is_software(name: Option<&str>) -> bool {
 /// The socket of a fabric that several processes share.
 const FABRIC: &str = "UVERBS_HCA_FABRIC";
 
+/// The address of the host that the software HCA has, to exchange packets with devices outside of this process.
+const UDP: &str = "UVERBS_HCA_UDP";
+
 /// The fabric that this process has joined.
 static JOINED: OnceLock<Fabric> = OnceLock::new();
 static JOINED_EFA: OnceLock<efa_device::Fabric> = OnceLock::new();
 
 /// Whether the name selects software devices on a fabric of this process, so that both ends are in it.
 pub(crate) fn is_here(name: Option<&str>) -> bool {
-    Software::of(name).is_some() && std::env::var_os(FABRIC).is_none()
+    let is_udp = is_software(name) && std::env::var_os(UDP).is_some();
+    Software::of(name).is_some() && std::env::var_os(FABRIC).is_none() && !is_udp
 }
 
 /// The software EFA on the fabric of several processes, if the name selects it.
@@ -127,27 +131,38 @@ pub(crate) fn software_efa() -> Result<[Context<Efa>; 2]> {
     Ok([open()?, open()?])
 }
 
-/// A software HCA on the fabric of several processes.
-fn on_fabric(socket: &Path) -> Result<Hca> {
+/// A software HCA on the fabric of several processes, or with an address of the host, or both.
+fn on_fabric(socket: Option<&Path>, address: Option<&str>) -> Result<Hca> {
     let fabric = pcap::fabric(std::process::id().into())?;
-    fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
-    let hca = fabric.device(SOFTWARE).build();
+    if let Some(socket) = socket {
+        fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
+    }
+    let device = fabric.device(SOFTWARE);
+    let hca = match address {
+        Some(address) => {
+            let ip = address.parse().with_context(|| format!("{UDP}={address} is not an IP address"))?;
+            device.build_udp(ip).with_context(|| format!("cannot use UDP port 4791 of {ip}"))?
+        }
+        None => device.build(),
+    };
     // The process may end without dropping the fabric: see `flush`.
     let _ = JOINED.set(fabric);
     Ok(hca)
 }
 
-/// The software HCA on the fabric of several processes, if the name selects it.
+/// The software HCA that reaches devices outside of this process, if the name and the environment select it.
 pub(crate) fn of_fabric(name: Option<&str>) -> Result<Option<Context<Mlx5>>> {
     Ok(hca_of_fabric(name)?.map(|hca| Context::from_kernel(hca.open())).transpose()?)
 }
 
 /// As [`of_fabric`], not open.
 pub(crate) fn hca_of_fabric(name: Option<&str>) -> Result<Option<Hca>> {
-    match std::env::var_os(FABRIC).filter(|_| is_software(name)) {
-        Some(socket) => on_fabric(Path::new(&socket)).map(Some),
-        None => Ok(None),
+    let (socket, address) = (std::env::var_os(FABRIC), std::env::var_os(UDP));
+    if !is_software(name) || socket.is_none() && address.is_none() {
+        return Ok(None);
     }
+    let address = address.map(|address| address.to_string_lossy().into_owned());
+    on_fabric(socket.as_deref().map(Path::new), address.as_deref()).map(Some)
 }
 
 /// Sends packets that are still queued, as a NIC would when the program ends.

@@ -5,7 +5,7 @@ use crate::pair::{builder_ops, grh};
 use crate::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, RemoteAddr, Req, Typed};
 use anyhow::{Result, ensure};
 use core::sync::atomic::Ordering;
-use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, SendOpsFlags};
+use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpcode};
 
@@ -222,7 +222,7 @@ fn all<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     let grh = grh::<T>();
     bench.send(Op::Send, if grh == 0 { LONG } else { SHORT })?;
     bench.send_imm()?;
-    if has(F::SEND_WITH_INV) && type2 {
+    if has(F::SEND_WITH_INV) && type2 && (T::QP_TYPE != QpType::Uc || lab.bed.invalidates_on_uc()) {
         bench.send_inv()?;
     }
     if has(F::RDMA_WRITE) {

@@ -236,7 +236,7 @@ fn is_reached(address: &Address, to: u32) -> bool {
     match address.location {
         PortLocation::Here => true,
         PortLocation::Away { link } => to != link,
-        PortLocation::Gone => false,
+        PortLocation::Gone | PortLocation::Outside => false,
     }
 }
 

@@ -302,7 +302,7 @@ impl Hosts<Packet> for Cm {
                     self.receive_letter(&mut Call { net, now, host, channel: 0 }, letter);
                 }
             }
-            PortLocation::Away { .. } | PortLocation::Gone => {}
+            PortLocation::Away { .. } | PortLocation::Gone | PortLocation::Outside => {}
         }
     }
 

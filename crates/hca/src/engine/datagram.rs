@@ -8,6 +8,7 @@ use super::{Device, Port};
 use crate::bytes::put;
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Av, Op, Request};
+use crate::engine::net::Address;
 use uverbs_fabric::order::Side;
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM};
 
@@ -223,9 +224,11 @@ fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
     }
 }
 
-/// The address information of a connected QP's packets. Nothing but a capture needs it, so without one it is empty.
+/// The address information of a connected QP's packets. Only captures and packets to devices outside of the fabric need it; otherwise it
+/// is empty.
 pub(super) fn shown_path(cx: &Port<'_>, qp: &Qp) -> Path {
-    let Some(port) = cx.net.ports.get(cx.me).filter(|_| cx.net.is_tapped()) else { return Path::default() };
+    let is_needed = |port: &&Address| port.outside.is_some() || cx.net.is_tapped();
+    let Some(port) = cx.net.ports.get(cx.me).filter(is_needed) else { return Path::default() };
     let route = qp.attr.route;
     let (sgid, version_2) = port.gids.get(usize::from(route.sgid_index)).copied().unwrap_or_default();
     let grh = qp.attr.dgid.map(|dgid| {

@@ -11,6 +11,7 @@ use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
 use crate::cqe::{Cqe, Syndrome};
 use uverbs_fabric::order::{Mode, Side};
+use uverbs_fabric::udp::{MAX_ANSWER, MAX_ANSWERS};
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
 };
@@ -501,7 +502,14 @@ impl Device {
         let mtu = u64::from(qp.attr.mtu.max(1));
         let mut at = 0;
         let count = len.div_ceil(mtu).max(1);
-        for i in 0..count {
+        // What is beyond the limit is lost, so that a device outside of the fabric requests it again.
+        let is_outside = cx.address().and_then(|port| port.outside).is_some_and(|o| o.slot == packet.from);
+        let most = match is_outside {
+            false => count,
+            true if cx.in_flight() > MAX_ANSWERS => 0,
+            true => MAX_ANSWER.div_ceil(mtu),
+        };
+        for i in 0..count.min(most) {
             let n = (len - at).min(mtu);
             let mut data = cx.net.buffer();
             match &target {

@@ -141,6 +141,10 @@ impl Model for Device {
         self.dump(qpn, queue)
     }
 
+    fn admit(&mut self, port: &mut Port<'_>, packet: &mut Packet) -> bool {
+        Self::admit(self, port, packet)
+    }
+
     fn forget(&mut self, port: &mut Port<'_>, slot: usize) {
         self.end_sessions(port, slot);
     }

@@ -7,6 +7,7 @@ use uverbs_fabric::net::Address;
 use uverbs_fabric::order::{Label, Route};
 use uverbs_fabric::script::{Answer, PacketFacts};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
+use uverbs_roce::{frame, transport};
 
 /// Bits of a packet sequence number.
 pub(crate) const PSN: u32 = 0xff_ffff;
@@ -175,6 +176,14 @@ impl uverbs_fabric::Packet for Packet {
         script::refused(self, answer)
     }
 
+    fn into_datagram(self) -> Option<(frame::Grh, transport::Packet)> {
+        crate::roce::into_datagram(self)
+    }
+
+    fn of_datagram(source: usize, route: frame::Grh, packet: transport::Packet) -> Option<Self> {
+        crate::roce::of_datagram(source, route, packet)
+    }
+
     fn encode(&self, to: &mut Writer) {
         packet_bytes::encode(to, self);
     }
@@ -231,7 +240,7 @@ pub(crate) enum Body {
 
 impl Body {
     /// Its data.
-    pub(super) fn data(&self) -> Option<&Vec<u8>> {
+    pub(crate) fn data(&self) -> Option<&Vec<u8>> {
         match self {
             Self::Send { data, .. }
             | Self::Write { data, .. }
@@ -243,7 +252,7 @@ impl Body {
     }
 
     /// As [`data`](Self::data), for another use of its memory.
-    pub(super) fn into_data(self) -> Option<Vec<u8>> {
+    pub(crate) fn into_data(self) -> Option<Vec<u8>> {
         match self {
             Self::Send { data, .. }
             | Self::Write { data, .. }

@@ -41,6 +41,7 @@ impl Device {
     /// Sends all packets that can be sent now.
     pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         let (before, mut pauses) = (self.updated, false);
+        let is_outside = outside(cx).is_some();
         while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
             pauses = self.paced && self.updated - before > MAX_UPDATED;
             if pauses {
@@ -49,6 +50,7 @@ impl Device {
             let window = match cx.net.delay() {
                 _ if qp.req.probes => 1,
                 0 => NEAR_WINDOW,
+                _ if is_outside => NEAR_WINDOW,
                 _ => WINDOW,
             };
             if psn_diff(qp.req.send, qp.req.una) >= window {
@@ -214,7 +216,7 @@ impl Device {
             Op::Read { addr, rkey } => {
                 // A long read is requested in parts, each of at most the number of packets that may be in flight. A repetition ends where the
                 // first request of the part ended: the responder expects the next part there.
-                let part = WINDOW.cast_unsigned();
+                let part = if outside(cx).is_some() { NEAR_WINDOW } else { WINDOW }.cast_unsigned();
                 let packets = (count - at).min(part - at % part);
                 after = psn_add(psn, packets);
                 let len = (len - offset).min(u64::from(packets) * mtu);
@@ -479,7 +481,7 @@ impl Device {
     pub(crate) fn route(&self, cx: &Port<'_>, av: &Av) -> Option<usize> {
         if self.ethernet {
             // The switch forwards by the MAC address; the receiving port checks the GID.
-            let to = cx.net.by_mac(&av.rmac)?;
+            let Some(to) = cx.net.by_mac(&av.rmac) else { return outside(cx) };
             return cx.net.ports.get(to)?.has_gid(&av.rgid).then_some(to);
         }
         cx.net.in_subnet(av.rlid, av.grh.then_some(&av.rgid))
@@ -501,9 +503,14 @@ pub(super) fn peer(cx: &Port<'_>, qp: &mut Qp) -> Option<usize> {
 
 fn find_peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
     match &qp.attr.dgid {
-        Some(dgid) if cx.net.ports.get(cx.me)?.ethernet => cx.net.by_gid(dgid),
+        Some(dgid) if cx.net.ports.get(cx.me)?.ethernet => cx.net.by_gid(dgid).or_else(|| outside(cx)),
         dgid => cx.net.in_subnet(qp.attr.dlid, dgid.as_ref()),
     }
+}
+
+/// The slot of the devices outside of the fabric, if the port reaches them.
+fn outside(cx: &Port<'_>) -> Option<usize> {
+    Some(cx.address()?.outside?.slot)
 }
 
 /// Starts a session with the target of the request if it is not the current one. All requests to the previous target

@@ -4,6 +4,7 @@
 use super::call::Call;
 use super::object::Object;
 use crate::engine::Port;
+use crate::engine::datagram::mapped;
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::Gid;
@@ -16,8 +17,12 @@ use uverbs_uapi::cmd::{
 use uverbs_uapi::mlx5::mlx5_ib_create_ah_resp;
 use zerocopy::IntoBytes;
 
-/// The MAC address of a GID: that of a multicast group or of a known port, or the one in a link-local address.
-pub(super) fn resolve(cx: &Port<'_>, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
+/// The first bytes of the MAC address for a device outside of the fabric: no port has such an address.
+const OUTSIDE: [u8; 2] = [0x02, 0x00];
+
+/// The MAC address of a GID: that of a multicast group or of a known port, the one in a link-local address, or that for a device outside of
+/// the fabric, if the port reaches it from the source GID.
+pub(super) fn resolve(cx: &Port<'_>, sgid_index: u8, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
     if let Some(port) = cx.net.by_gid(gid).and_then(|i| cx.net.ports.get(i)) {
         return Ok(port.mac);
     }
@@ -29,7 +34,10 @@ pub(super) fn resolve(cx: &Port<'_>, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
     if gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] {
         return Ok([gid[8] ^ 2, gid[9], gid[10], b, c, d]);
     }
-    Err(Errno::EHOSTUNREACH)
+    let port = cx.address().filter(|port| port.outside.is_some());
+    let source = port.and_then(|port| port.gids.get(usize::from(sgid_index)));
+    let is_reached = source.is_some_and(|(source, v2)| *v2 && mapped(source) == mapped(gid));
+    if is_reached { Ok([OUTSIDE[0], OUTSIDE[1], a, b, c, d]) } else { Err(Errno::EHOSTUNREACH) }
 }
 
 impl Call<'_, '_> {
@@ -50,7 +58,7 @@ impl Call<'_, '_> {
             ..Default::default()
         };
         if port.ethernet {
-            resp.dmac = resolve(self.port, &grh.dgid)?;
+            resp.dmac = resolve(self.port, grh.sgid_index, &grh.dgid)?;
         }
         let ah_handle = self.add(Object::Ah, &[request.pd_handle], request.user_handle)?;
         uhw_out(c, resp.as_bytes());

@@ -135,7 +135,7 @@ impl Call<'_, '_> {
             }
         }
         self.check_values(base, mask)?;
-        let port_mtu = 4096;
+        let port_mtu = self.port.address().and_then(|port| port.outside).map_or(4096, |outside| outside.mtu);
         let ethernet = self.device.ethernet;
         self.device
             .with_qp(self.port, qpn, |device, cx, qp| {
@@ -202,7 +202,7 @@ impl Call<'_, '_> {
             }
             // RoCE: the address must be resolvable to a MAC address.
             if port.ethernet {
-                super::ah::resolve(self.port, &dest.dgid)?;
+                super::ah::resolve(self.port, dest.sgid_index, &dest.dgid)?;
             }
         }
         Ok(())

@@ -167,6 +167,8 @@ impl Call<'_, '_> {
             // and others.
             port_cap_flags: if port.ethernet { 0x0401_0000 } else { 0x2651_e848 },
             max_msg_sz: 1 << 30,
+            // `IB_MTU_256` is 1, and each next one is twice as large; 0 is that of a software device.
+            active_mtu: port.outside.map_or(0, |outside| outside.mtu.ilog2().saturating_sub(7) as u8),
             gid_tbl_len: if port.ethernet { GIDS } else { 8 },
             pkey_tbl_len: if port.ethernet { 1 } else { PKEYS },
             lid: port.lid,

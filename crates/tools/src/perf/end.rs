@@ -289,8 +289,9 @@ impl<D: Driver, T: Carrier<D>> End<D, T> {
             let remote = theirs[self.index_of_peer(i)];
             let endpoint =
                 |keys: Keys| Endpoint { lid: keys.lid, qp_num: keys.qp_num, psn: keys.psn, gid: keys.gid };
-            // Fewer than the peer can answer, and as many as it may send.
-            let attr = self.attr.max_rd_atomic(remote.out_reads.max(1));
+            // As many as the peer can answer and this end has as its own limit: the devices may differ.
+            let most = self.attr.max_dest_rd_atomic.max(1);
+            let attr = self.attr.max_rd_atomic(remote.out_reads.clamp(1, most));
             let path = attr.ah_attr(&endpoint(remote));
             let local = endpoint(self.keys[i]);
             let mut ah = None;

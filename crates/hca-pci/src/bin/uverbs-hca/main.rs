@@ -6,6 +6,8 @@ mod control;
 mod sweep;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use core::cell::Cell;
+use core::net::IpAddr;
 use std::process::ExitCode;
 use uverbs_hca::Link;
 use uverbs_hca_pci::{PciFunction, Registration};
@@ -66,6 +68,11 @@ struct Cli {
     /// How the kernel of a VM registers memory
     #[arg(long, value_enum, default_value = "command")]
     mkeys: Mkeys,
+    /// Gives the Nth device the Nth of these addresses of the host: it exchanges packets of RoCE version 2 with devices outside of the
+    /// fabric, by UDP port 4791. The VM must use the same address, and has no answer to ARP there: `ip neigh add PEER lladdr
+    /// 02:00:00:00:00:01 dev DEV` in the VM names a peer
+    #[arg(long, value_name = "ADDRESS")]
+    udp: Vec<IpAddr>,
     /// Does not accept WQEs in doorbell registers
     #[arg(long)]
     no_blue_flame: bool,
@@ -92,9 +99,14 @@ fn main() -> ExitCode {
         Mkeys::Command => Registration::Command,
         Mkeys::Umr => Registration::Umr,
     };
+    let built = Cell::new(0);
     uverbs_vfio::main::<PciFunction>("uverbs-hca", "hca", &cli.options, |fabric, name| {
         let device = fabric.device(name).link(link).blue_flame(!cli.no_blue_flame);
-        Ok(PciFunction::new(device, registration))
+        let function = PciFunction::new(device, registration);
+        if let Some(ip) = cli.udp.get(built.replace(built.get() + 1)) {
+            function.attach_udp(*ip)?;
+        }
+        Ok(function)
     })
 }
 

@@ -9,6 +9,7 @@ mod indirect;
 mod limits;
 mod mistakes;
 mod network;
+mod outside;
 mod processes;
 mod reliable;
 mod rig;
