@@ -134,7 +134,7 @@ pub fn send(kind: QueueKind, bytes: &[u8]) -> Entry {
     // The 8 bytes of an atomic write are in the element as inline data are.
     let length = dma(&mut r, offset_of!(rxe_send_wqe, dma), bits & 8 != 0 || opcode == 15);
     r.say(match opcode {
-        5 | 6 | 7 | 8 => operation.to_owned(),
+        5..=8 => operation.to_owned(),
         _ => format!("{operation} of {length} bytes"),
     });
     r.say(format!("wr_id {wr_id:#x}"));

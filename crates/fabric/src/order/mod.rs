@@ -30,8 +30,8 @@ pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side,
 use crate::memory::Memory;
 use crate::model::Packet;
 use crate::trace::Access;
-use record::Record;
 use core::sync::atomic::{AtomicU64, Ordering};
+use record::Record;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use step::{Kind, Way};
@@ -277,7 +277,8 @@ impl<P: Packet> Order<P> {
     /// (InfiniBand 10.8.3.3); only a region with relaxed order gives it up.
     fn overtakes<'a>(&self, mut earlier: impl Iterator<Item = &'a Placed>, line: &Placed) -> bool {
         let (at, len) = line.range;
-        let is_apart = |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
+        let is_apart =
+            |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
         line.passes && (self.mode == Mode::Relaxed || earlier.all(|other| is_apart(other.range)))
     }
 
@@ -306,7 +307,8 @@ impl<P: Packet> Order<P> {
     fn each(&self, mut f: impl FnMut(Step, u64) -> bool) {
         for (lane, placed) in &self.lanes {
             for (i, one) in placed.iter().take(WINDOW).enumerate() {
-                let ready = i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
+                let ready =
+                    i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
                 if ready && !f(Step { number: one.number, kind: Kind::Place(*lane) }, one.due) {
                     return;
                 }
