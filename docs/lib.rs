@@ -26,6 +26,7 @@ mod programs {
         aws "src/guides/aws.md"
         owned_buffers "src/guides/owned-buffers.md"
         connections "src/guides/connections.md"
+        faults "src/guides/faults.md"
         finding_a_bug "src/guides/finding-a-bug.md"
         observing "src/guides/observing.md"
         testing "src/guides/testing-without-a-nic.md"

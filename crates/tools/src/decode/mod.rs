@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_live_queue_is_read_from_a_process() {
-        let mut ring = vec![0_u8; 128];
+        let mut ring = [0_u8; 128];
         ring[..16].copy_from_slice(&[0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0, 8, 0, 0, 0, 0]);
         let (pid, address) = (std::process::id(), ring.as_ptr().addr());
         let text = printed(&format!(

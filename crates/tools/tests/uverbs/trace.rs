@@ -50,7 +50,7 @@ fn a_traced_program_prints_its_steps_and_a_chart() {
     let lines: Vec<_> = text_of_run.lines().collect();
     let find = |kind: &str, words: &str| {
         let has = |line: &&str| line.contains(&format!("  {kind:<8}  ")) && line.contains(words);
-        assert!(lines.iter().any(|line| has(&line)), "no step {kind} with {words}:\n{text_of_run}");
+        assert!(lines.iter().any(has), "no step {kind} with {words}:\n{text_of_run}");
     };
     find("wqe", "SEND of 64 bytes, WQE 0");
     find("sent", "SEND only, 64 bytes");
