@@ -41,9 +41,10 @@ impl End {
     fn connect(&self, peer: &Self) {
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
         let attr = ConnectAttr::new().access(rights).max_rd_atomic(8).max_dest_rd_atomic(8);
-        let endpoints = [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
+        let endpoints =
+            [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
         for (end, [here, there]) in [(self, [0, 1]), (peer, [1, 0])] {
-            let mut qp = end.qp.borrow_mut();
+            let qp = end.qp.borrow();
             qp.init(&attr).expect("INIT");
             qp.connect(&endpoints[here], &endpoints[there], &attr).expect("RTS");
         }
@@ -66,9 +67,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
+    /// Devices whose memory has these rights besides all others.
+    pub(crate) fn new(access: AccessFlags) -> Self {
         let fabric = Fabric::deterministic(0);
-        let node = |name| Node::new(&fabric, name, WORDS, AccessFlags::empty());
+        let node = |name| Node::new(&fabric, name, WORDS, access);
         let nodes: Vec<Node> = ["hca0", "hca1", "hca2"].map(node).into();
         let links = LINKS.map(|(a, b)| {
             let ends = [a, b].map(|node| End::new(&nodes, node.into()));
@@ -124,10 +126,12 @@ impl Bench {
         let found = RefCell::new(BTreeSet::new());
         let report = Explorer::new().mode(mode).search_on(&self.fabric, |run| {
             self.reset(&receives);
-            let mut players: Vec<Player<'_>> = program.threads.iter().map(|thread| Player::new(self, thread)).collect();
+            let mut players: Vec<Player<'_>> =
+                program.threads.iter().map(|thread| Player::new(self, thread)).collect();
             let mut scripts: Vec<&mut dyn Script> = players.iter_mut().map(|player| player as _).collect();
             run.scripts(&mut scripts, &|footprint| private.has(footprint));
-            let mut outcome: Outcome = players.iter().flat_map(|player| player.seen.iter().copied()).collect();
+            let mut outcome: Outcome =
+                players.iter().flat_map(|player| player.seen.iter().copied()).collect();
             for node in 0..NODES {
                 outcome.extend((0..WORDS).map(|at| self.word(node, at as u8).load(Ordering::Relaxed) as u8));
             }
@@ -142,8 +146,8 @@ struct Private {
     /// Words that nothing writes, and words that one step accesses.
     read: Vec<u64>,
     alone: Vec<u64>,
-    /// Queues that are polled.
-    polled: Vec<(usize, u32)>,
+    /// Completion queues that are polled, and queue pairs of requests.
+    used: Vec<(usize, u32)>,
     /// Atomics, by the device that executes them.
     atomics: [usize; NODES],
 }
@@ -151,18 +155,32 @@ struct Private {
 impl Private {
     fn new(bench: &Bench, program: &Program) -> Self {
         let mut words = [(0, 0); NODES * WORDS];
-        let (mut polled, mut atomics) = (Vec::new(), [0; NODES]);
+        let (mut used, mut atomics) = (Vec::new(), [0; NODES]);
         for thread in &program.threads {
             let index = bench.nodes[usize::from(thread.node)].hca.index();
             for op in &thread.ops {
+                // The arrival of an answer matters only for a later request.
+                let posts = |link| {
+                    thread
+                        .ops
+                        .iter()
+                        .filter(|op| matches!(op, Op::Post { link: other, .. } if *other == link))
+                };
+                if let Op::Post { link, .. } = *op
+                    && posts(link).count() > 1
+                {
+                    used.push((index, bench.end(thread.node, link).qp.borrow().qp_num()));
+                }
                 accesses(thread.node, *op, |word, access| {
                     let (all, writes) = &mut words[word.index()];
                     *all += 1;
                     *writes += usize::from(access != Access::Read);
                 });
                 match *op {
-                    Op::WaitSent(link) | Op::PollSent(link) => polled.push((index, bench.end(thread.node, link).sent.1)),
-                    Op::WaitReceived(link) => polled.push((index, bench.end(thread.node, link).received.1)),
+                    Op::WaitSent(link) | Op::PollSent(link) => {
+                        used.push((index, bench.end(thread.node, link).sent.1))
+                    }
+                    Op::WaitReceived(link) => used.push((index, bench.end(thread.node, link).received.1)),
                     Op::Post { link, verb: Verb::Add { .. } | Verb::Swap { .. }, .. } => {
                         let there = peer(thread.node, link).expect("a peer");
                         atomics[bench.nodes[usize::from(there)].hca.index()] += 1;
@@ -175,14 +193,14 @@ impl Private {
         let all = || words.iter().enumerate();
         let read = all().filter(|(_, (_, writes))| *writes == 0).map(|(i, _)| place(i)).collect();
         let alone = all().filter(|(_, (all, _))| *all <= 1).map(|(i, _)| place(i)).collect();
-        Self { read, alone, polled, atomics }
+        Self { read, alone, used, atomics }
     }
 
     fn has(&self, footprint: &Footprint) -> bool {
         let Footprint { reads, writes, object, everything } = footprint;
         let object = object.is_none_or(|(device, number)| match number {
             ATOMICS => self.atomics[device] <= 1,
-            _ => !self.polled.contains(&(device, number)),
+            _ => !self.used.contains(&(device, number)),
         });
         let reads = reads.is_none_or(|(at, _)| self.read.contains(&at) || self.alone.contains(&at));
         object && !everything && reads && writes.is_none_or(|(at, _)| self.alone.contains(&at))
@@ -214,7 +232,9 @@ impl<'b> Player<'b> {
         let (op, data) = match verb {
             Verb::Write { to, from } => (uverbs_tests::post::Op::Write(there.remote(to.into())), from),
             Verb::Send { from } => (uverbs_tests::post::Op::Send, from),
-            Verb::Read { to, from } => (uverbs_tests::post::Op::Read(there.remote(from.into())), From::Word(to)),
+            Verb::Read { to, from } => {
+                (uverbs_tests::post::Op::Read(there.remote(from.into())), From::Word(to))
+            }
             Verb::Add { to, at, value } => {
                 (uverbs_tests::post::Op::FetchAdd(there.remote(at.into()), value.into()), From::Word(to))
             }
@@ -253,7 +273,11 @@ impl Script for Player<'_> {
                 footprint.writes = range(at);
                 return Some(footprint);
             }
-            Op::Post { link, .. } => end(link).qp.borrow().qp_num(),
+            Op::Post { link, .. } => {
+                // Without a mode the devices execute the request in the call.
+                footprint.everything = self.bench.fabric.mode() == Mode::Ordered;
+                end(link).qp.borrow().qp_num()
+            }
             Op::WaitSent(link) | Op::PollSent(link) => end(link).sent.1,
             Op::WaitReceived(link) => end(link).received.1,
         };
@@ -263,7 +287,8 @@ impl Script for Player<'_> {
 
     fn is_ready(&self) -> bool {
         let end = |link| self.bench.end(self.node, link);
-        let has = |cqn| self.bench.nodes[usize::from(self.node)].hca.unread(cqn).is_some_and(|unread| unread > 0);
+        let has =
+            |cqn| self.bench.nodes[usize::from(self.node)].hca.unread(cqn).is_some_and(|unread| unread > 0);
         match self.ops[self.at] {
             Op::Await(at) => self.word(at).load(Ordering::Relaxed) != 0,
             Op::WaitSent(link) => has(end(link).sent.1),
@@ -300,7 +325,7 @@ impl Script for Player<'_> {
 
 #[test]
 fn lines_are_apart() {
-    let bench = Bench::new();
+    let bench = Bench::new(AccessFlags::empty());
     let place = |at| bench.word(0, at).as_ptr().addr();
     assert_eq!(place(1) - place(0), LINE);
 }

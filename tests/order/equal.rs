@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The outcomes of all litmus programs of a size: those that the explorer finds on software HCAs are those of the model of package
-//! `uverbs-litmus`.
+//! The outcomes of litmus programs: those that the explorer finds on software HCAs are those of the model of package `uverbs-litmus`.
 
 use crate::bench::Bench;
 use std::time::{Duration, Instant};
+use uverbs::attr::AccessFlags;
 use uverbs_hca::explore::Mode;
 use uverbs_litmus::generate::{SHAPES, programs};
 use uverbs_litmus::oracle::{Rules, outcomes};
 use uverbs_litmus::program::Program;
 
-/// The largest size of the programs, in steps.
-const SIZE: &str = "UVERBS_TEST_LITMUS";
-const DEFAULT_SIZE: usize = 3;
+/// The largest size of the programs, in steps, and which of them are taken: `3/2` is one of two.
+const BOUND: &str = "UVERBS_TEST_LITMUS";
+const DEFAULT_BOUND: (usize, usize) = (3, 2);
 /// The differences that are shown.
-const SHOWN: usize = 60;
+const SHOWN: usize = 12;
 
-/// The sizes of the programs, and which of the last size are taken: one of so many.
 fn bound() -> (usize, usize) {
-    let text = std::env::var(SIZE).unwrap_or_default();
-    let (size, every) = text.split_once('/').unwrap_or((&text, ""));
-    (size.parse().unwrap_or(DEFAULT_SIZE), every.parse().unwrap_or(1))
+    let Ok(text) = std::env::var(BOUND) else { return DEFAULT_BOUND };
+    let (size, every) = text.split_once('/').unwrap_or((&text, "1"));
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{BOUND}={text}: not a number"));
+    (number(size), number(every))
 }
 
 fn equal(mode: Mode, rules: Rules) {
-    let bench = Bench::new();
+    let bench = Bench::new(AccessFlags::empty());
     let (size, every) = bound();
     let (mut count, mut hang, mut several, mut runs, mut redundant) = (0, 0, 0, 0, 0);
     let (mut of_model, mut of_device) = (Duration::ZERO, Duration::ZERO);
@@ -34,7 +34,7 @@ fn equal(mode: Mode, rules: Rules) {
             let (mut number, before) = (0_usize, (runs, redundant, of_device));
             programs(shape, size, |program: &Program| {
                 number += 1;
-                if !number.is_multiple_of(every) {
+                if !number.is_multiple_of(every.max(1)) {
                     return;
                 }
                 let start = Instant::now();

@@ -5,3 +5,4 @@ mod basics;
 mod bench;
 mod equal;
 mod nodes;
+mod table;

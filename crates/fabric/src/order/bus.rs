@@ -175,7 +175,11 @@ impl<M: Model> Fabric<M> {
                     && let Some(Some(station)) = world.devices.get(to)
                     && let Some(target) = station.device.target(packet)
                 {
-                    footprint = Footprint { reads: Some(target), object: Some((to, ATOMICS)), ..Footprint::default() };
+                    footprint = Footprint {
+                        reads: Some(target),
+                        object: Some((to, ATOMICS)),
+                        ..Footprint::default()
+                    };
                 }
                 Possible { step, footprint, is_quiet }
             };

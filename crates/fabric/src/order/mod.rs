@@ -30,8 +30,8 @@ pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side,
 use crate::memory::Memory;
 use crate::model::Packet;
 use crate::trace::Access;
-use record::Record;
 use core::sync::atomic::{AtomicU64, Ordering};
+use record::Record;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use step::{Kind, Way};
@@ -277,7 +277,8 @@ impl<P: Packet> Order<P> {
     /// (InfiniBand 10.8.3.3); only a region with relaxed order gives it up.
     fn overtakes<'a>(&self, mut earlier: impl Iterator<Item = &'a Placed>, line: &Placed) -> bool {
         let (at, len) = line.range;
-        let is_apart = |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
+        let is_apart =
+            |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
         line.passes && (self.mode == Mode::Relaxed || earlier.all(|other| is_apart(other.range)))
     }
 
@@ -306,7 +307,8 @@ impl<P: Packet> Order<P> {
     fn each(&self, mut f: impl FnMut(Step, u64) -> bool) {
         for (lane, placed) in &self.lanes {
             for (i, one) in placed.iter().take(WINDOW).enumerate() {
-                let ready = i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
+                let ready =
+                    i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
                 if ready && !f(Step { number: one.number, kind: Kind::Place(*lane) }, one.due) {
                     return;
                 }
@@ -416,7 +418,8 @@ impl<P: Packet> Order<P> {
             Kind::Deliver(way) => {
                 footprint.object = Some((way.to, way.route.dest));
                 // An atomic reads the memory of a key, which only the device knows: `Model::target`.
-                footprint.everything = !self.is_quiet(step);
+                let first = self.ways.get(&way).and_then(VecDeque::front);
+                footprint.everything = first.is_some_and(|held| held.packet.is_atomic());
             }
         }
         footprint
@@ -428,11 +431,14 @@ impl<P: Packet> Order<P> {
         Some((way.to, &self.ways.get(&way)?.front()?.packet))
     }
 
-    /// Whether the step is the delivery of a packet that reads and writes no memory at once: no other step loses by it.
+    /// Whether the step is the delivery of a packet that reads and writes no memory at once, and takes no possibility from another step. An
+    /// atomic does, and under [`Mode::Pcie`] an answer: the reads of later requests wait for its writes.
     pub(crate) fn is_quiet(&self, step: Step) -> bool {
         match step.kind {
             Kind::Deliver(way) => {
-                self.ways.get(&way).and_then(VecDeque::front).is_some_and(|held| !held.packet.is_atomic())
+                let first = self.ways.get(&way).and_then(VecDeque::front);
+                let matters = self.mode == Mode::Pcie && way.route.is_response;
+                !matters && first.is_some_and(|held| !held.packet.is_atomic())
             }
             _ => false,
         }
