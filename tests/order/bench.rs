@@ -160,14 +160,9 @@ impl Private {
             let index = bench.nodes[usize::from(thread.node)].hca.index();
             for op in &thread.ops {
                 // The arrival of an answer matters only for a later request.
-                let posts = |link| {
-                    thread
-                        .ops
-                        .iter()
-                        .filter(|op| matches!(op, Op::Post { link: other, .. } if *other == link))
-                };
+                let is_on = |op: &Op, link| matches!(op, Op::Post { link: other, .. } if *other == link);
                 if let Op::Post { link, .. } = *op
-                    && posts(link).count() > 1
+                    && thread.ops.iter().filter(|op| is_on(op, link)).count() > 1
                 {
                     used.push((index, bench.end(thread.node, link).qp.borrow().qp_num()));
                 }
