@@ -146,11 +146,6 @@ fn a_completion_comes_after_all_lines_in_each_mode_and_lines_pass_only_where_the
     }
 }
 
-/// The completion of a request without an acknowledgement.
-fn completion(token: u64) -> ModelStep {
-    ModelStep { token, object: 0, after_reads: true, label: Label::default() }
-}
-
 #[test]
 fn two_writes_to_the_same_line_have_an_order_unless_the_region_gives_it_up() {
     for (mode, possible) in [(Mode::Pcie, 1), (Mode::Model, 2), (Mode::Relaxed, 3)] {
