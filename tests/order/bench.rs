@@ -44,7 +44,7 @@ impl End {
         let endpoints =
             [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
         for (end, [here, there]) in [(self, [0, 1]), (peer, [1, 0])] {
-            let mut qp = end.qp.borrow_mut();
+            let qp = end.qp.borrow();
             qp.init(&attr).expect("INIT");
             qp.connect(&endpoints[here], &endpoints[there], &attr).expect("RTS");
         }
@@ -67,9 +67,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new() -> Self {
+    /// Devices whose memory has these rights besides all others.
+    pub(crate) fn new(access: AccessFlags) -> Self {
         let fabric = Fabric::deterministic(0);
-        let node = |name| Node::new(&fabric, name, WORDS, AccessFlags::empty());
+        let node = |name| Node::new(&fabric, name, WORDS, access);
         let nodes: Vec<Node> = ["hca0", "hca1", "hca2"].map(node).into();
         let links = LINKS.map(|(a, b)| {
             let ends = [a, b].map(|node| End::new(&nodes, node.into()));
@@ -145,8 +146,8 @@ struct Private {
     /// Words that nothing writes, and words that one step accesses.
     read: Vec<u64>,
     alone: Vec<u64>,
-    /// Queues that are polled.
-    polled: Vec<(usize, u32)>,
+    /// Completion queues that are polled, and queue pairs of requests.
+    used: Vec<(usize, u32)>,
     /// Atomics, by the device that executes them.
     atomics: [usize; NODES],
 }
@@ -154,10 +155,17 @@ struct Private {
 impl Private {
     fn new(bench: &Bench, program: &Program) -> Self {
         let mut words = [(0, 0); NODES * WORDS];
-        let (mut polled, mut atomics) = (Vec::new(), [0; NODES]);
+        let (mut used, mut atomics) = (Vec::new(), [0; NODES]);
         for thread in &program.threads {
             let index = bench.nodes[usize::from(thread.node)].hca.index();
             for op in &thread.ops {
+                // The arrival of an answer matters only for a later request.
+                let is_on = |op: &Op, link| matches!(op, Op::Post { link: other, .. } if *other == link);
+                if let Op::Post { link, .. } = *op
+                    && thread.ops.iter().filter(|op| is_on(op, link)).count() > 1
+                {
+                    used.push((index, bench.end(thread.node, link).qp.borrow().qp_num()));
+                }
                 accesses(thread.node, *op, |word, access| {
                     let (all, writes) = &mut words[word.index()];
                     *all += 1;
@@ -165,9 +173,9 @@ impl Private {
                 });
                 match *op {
                     Op::WaitSent(link) | Op::PollSent(link) => {
-                        polled.push((index, bench.end(thread.node, link).sent.1))
+                        used.push((index, bench.end(thread.node, link).sent.1))
                     }
-                    Op::WaitReceived(link) => polled.push((index, bench.end(thread.node, link).received.1)),
+                    Op::WaitReceived(link) => used.push((index, bench.end(thread.node, link).received.1)),
                     Op::Post { link, verb: Verb::Add { .. } | Verb::Swap { .. }, .. } => {
                         let there = peer(thread.node, link).expect("a peer");
                         atomics[bench.nodes[usize::from(there)].hca.index()] += 1;
@@ -180,14 +188,14 @@ impl Private {
         let all = || words.iter().enumerate();
         let read = all().filter(|(_, (_, writes))| *writes == 0).map(|(i, _)| place(i)).collect();
         let alone = all().filter(|(_, (all, _))| *all <= 1).map(|(i, _)| place(i)).collect();
-        Self { read, alone, polled, atomics }
+        Self { read, alone, used, atomics }
     }
 
     fn has(&self, footprint: &Footprint) -> bool {
         let Footprint { reads, writes, object, everything } = footprint;
         let object = object.is_none_or(|(device, number)| match number {
             ATOMICS => self.atomics[device] <= 1,
-            _ => !self.polled.contains(&(device, number)),
+            _ => !self.used.contains(&(device, number)),
         });
         let reads = reads.is_none_or(|(at, _)| self.read.contains(&at) || self.alone.contains(&at));
         object && !everything && reads && writes.is_none_or(|(at, _)| self.alone.contains(&at))
@@ -260,7 +268,11 @@ impl Script for Player<'_> {
                 footprint.writes = range(at);
                 return Some(footprint);
             }
-            Op::Post { link, .. } => end(link).qp.borrow().qp_num(),
+            Op::Post { link, .. } => {
+                // Without a mode the devices execute the request in the call.
+                footprint.everything = self.bench.fabric.mode() == Mode::Ordered;
+                end(link).qp.borrow().qp_num()
+            }
             Op::WaitSent(link) | Op::PollSent(link) => end(link).sent.1,
             Op::WaitReceived(link) => end(link).received.1,
         };
@@ -308,7 +320,7 @@ impl Script for Player<'_> {
 
 #[test]
 fn lines_are_apart() {
-    let bench = Bench::new();
+    let bench = Bench::new(AccessFlags::empty());
     let place = |at| bench.word(0, at).as_ptr().addr();
     assert_eq!(place(1) - place(0), LINE);
 }

@@ -118,12 +118,6 @@ impl<'n> End<'n> {
         wc.ok().expect("a successful completion");
         wc
     }
-
-    /// Polls once.
-    pub(crate) fn poll(&mut self, cpu: &Cpu<'_>) -> Option<WorkCompletion> {
-        let (hca, cqn) = (&self.node.hca, self.cqn);
-        cpu.poll(hca, cqn, || self.poll_one())
-    }
 }
 
 /// The first words of a line, as an entry.

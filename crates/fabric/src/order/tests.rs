@@ -177,6 +177,31 @@ fn a_fenced_packet_waits_for_the_writes_before_it() {
 }
 
 #[test]
+fn two_writes_to_the_same_line_have_an_order_unless_the_region_gives_it_up() {
+    for (mode, possible) in [(Mode::Pcie, 1), (Mode::Model, 2), (Mode::Relaxed, 3)] {
+        let memory = Lines::new(2);
+        let mut order: Order<Data> = Order::new(mode, By::Hand);
+        for line in [0, 0, 1] {
+            order.place(0, LANE, store(&memory, line, 1, true));
+        }
+        assert_eq!(order.steps().len(), possible, "{mode}");
+    }
+}
+
+#[test]
+fn a_fenced_packet_waits_for_the_writes_before_it() {
+    let memory = Lines::new(1);
+    let mut order = Order::new(Mode::Model, By::Hand);
+    order.place(0, LANE, store(&memory, 0, 1, false));
+    let after = Some(order.mark(LANE));
+    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: false }, (Vec::new(), after), false);
+    let [write] = order.steps()[..] else { panic!("only the write: {:?}", order.steps()) };
+    assert!(matches!(take(&mut order, write), Rest::Done));
+    let [arrival] = order.steps()[..] else { panic!("the packet can arrive: {:?}", order.steps()) };
+    assert!(matches!(take(&mut order, arrival), Rest::Arrive { .. }));
+}
+
+#[test]
 fn a_fill_waits_for_its_mark_and_a_packet_for_its_fills() {
     for seed in 0..100 {
         let memory = Lines::new(2);
