@@ -41,7 +41,8 @@ impl End {
     fn connect(&self, peer: &Self) {
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
         let attr = ConnectAttr::new().access(rights).max_rd_atomic(8).max_dest_rd_atomic(8);
-        let endpoints = [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
+        let endpoints =
+            [self, peer].map(|end| end.qp.borrow().control.endpoint(7, &attr).expect("an endpoint"));
         for (end, [here, there]) in [(self, [0, 1]), (peer, [1, 0])] {
             let mut qp = end.qp.borrow_mut();
             qp.init(&attr).expect("INIT");
@@ -124,10 +125,12 @@ impl Bench {
         let found = RefCell::new(BTreeSet::new());
         let report = Explorer::new().mode(mode).search_on(&self.fabric, |run| {
             self.reset(&receives);
-            let mut players: Vec<Player<'_>> = program.threads.iter().map(|thread| Player::new(self, thread)).collect();
+            let mut players: Vec<Player<'_>> =
+                program.threads.iter().map(|thread| Player::new(self, thread)).collect();
             let mut scripts: Vec<&mut dyn Script> = players.iter_mut().map(|player| player as _).collect();
             run.scripts(&mut scripts, &|footprint| private.has(footprint));
-            let mut outcome: Outcome = players.iter().flat_map(|player| player.seen.iter().copied()).collect();
+            let mut outcome: Outcome =
+                players.iter().flat_map(|player| player.seen.iter().copied()).collect();
             for node in 0..NODES {
                 outcome.extend((0..WORDS).map(|at| self.word(node, at as u8).load(Ordering::Relaxed) as u8));
             }
@@ -161,7 +164,9 @@ impl Private {
                     *writes += usize::from(access != Access::Read);
                 });
                 match *op {
-                    Op::WaitSent(link) | Op::PollSent(link) => polled.push((index, bench.end(thread.node, link).sent.1)),
+                    Op::WaitSent(link) | Op::PollSent(link) => {
+                        polled.push((index, bench.end(thread.node, link).sent.1))
+                    }
                     Op::WaitReceived(link) => polled.push((index, bench.end(thread.node, link).received.1)),
                     Op::Post { link, verb: Verb::Add { .. } | Verb::Swap { .. }, .. } => {
                         let there = peer(thread.node, link).expect("a peer");
@@ -214,7 +219,9 @@ impl<'b> Player<'b> {
         let (op, data) = match verb {
             Verb::Write { to, from } => (uverbs_tests::post::Op::Write(there.remote(to.into())), from),
             Verb::Send { from } => (uverbs_tests::post::Op::Send, from),
-            Verb::Read { to, from } => (uverbs_tests::post::Op::Read(there.remote(from.into())), From::Word(to)),
+            Verb::Read { to, from } => {
+                (uverbs_tests::post::Op::Read(there.remote(from.into())), From::Word(to))
+            }
             Verb::Add { to, at, value } => {
                 (uverbs_tests::post::Op::FetchAdd(there.remote(at.into()), value.into()), From::Word(to))
             }
@@ -263,7 +270,8 @@ impl Script for Player<'_> {
 
     fn is_ready(&self) -> bool {
         let end = |link| self.bench.end(self.node, link);
-        let has = |cqn| self.bench.nodes[usize::from(self.node)].hca.unread(cqn).is_some_and(|unread| unread > 0);
+        let has =
+            |cqn| self.bench.nodes[usize::from(self.node)].hca.unread(cqn).is_some_and(|unread| unread > 0);
         match self.ops[self.at] {
             Op::Await(at) => self.word(at).load(Ordering::Relaxed) != 0,
             Op::WaitSent(link) => has(end(link).sent.1),

@@ -11,6 +11,7 @@ use crate::trace::Traced;
 use crate::users::Users;
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// The faults of the network. A probability is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +74,8 @@ pub struct Address {
     pub location: PortLocation,
     /// Its number in the fabric, which is unique among the ports of all processes.
     pub number: u16,
+    /// The name of the device, for words; empty for a port of another process.
+    pub name: Arc<str>,
 }
 
 impl Address {
@@ -89,6 +92,7 @@ impl Address {
             received: 0,
             location: PortLocation::Here,
             number,
+            name: Arc::default(),
         }
     }
 

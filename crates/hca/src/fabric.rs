@@ -114,6 +114,7 @@ impl DeviceBuilder {
         let name = self.config.name.clone();
         let plugged = fabric.plug(|number| {
             let (address, guid) = address(number, ethernet);
+            let address = Address { name: self.config.name.as_str().into(), ..address };
             self.config.guid = guid;
             let make = move |port: &mut Port<'_>| {
                 let mut device = Device::new(ethernet, self.config.cqe_version);

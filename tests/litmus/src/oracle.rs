@@ -195,7 +195,8 @@ impl State {
                 let own = pipes(node, link).0;
                 let pipe = &mut next.pipes[own];
                 let data = match verb {
-                    Verb::Write { from: From::Value(value), .. } | Verb::Send { from: From::Value(value) } => Some(value),
+                    Verb::Write { from: From::Value(value), .. }
+                    | Verb::Send { from: From::Value(value) } => Some(value),
                     _ => None,
                 };
                 pipe.requests.push(Request { verb, fence, begun: false, after: 0, data });
@@ -261,7 +262,9 @@ impl State {
                 if pipe.remote.may_leave(i, rules) {
                     let mut next = self.clone();
                     match next.pipes[at].remote.entries.remove(i).1 {
-                        Entry::Data(word, value) | Entry::Atomic(word, value) => next.memory[word.index()] = value,
+                        Entry::Data(word, value) | Entry::Atomic(word, value) => {
+                            next.memory[word.index()] = value
+                        }
                         Entry::Completion => next.pipes[at].received += 1,
                     }
                     found.push(next);
@@ -271,7 +274,9 @@ impl State {
                 if pipe.local.may_leave(i, rules) {
                     let mut next = self.clone();
                     match next.pipes[at].local.entries.remove(i).1 {
-                        Entry::Data(word, value) | Entry::Atomic(word, value) => next.memory[word.index()] = value,
+                        Entry::Data(word, value) | Entry::Atomic(word, value) => {
+                            next.memory[word.index()] = value
+                        }
                         Entry::Completion => {
                             next.pipes[at].sent += 1;
                             next.pipes[at].incomplete.remove(0);
@@ -288,7 +293,9 @@ impl State {
     fn fetch_requests(&self, at: usize, rules: Rules, found: &mut Vec<Self>) {
         let (here, pipe) = (ends(at).0, &self.pipes[at]);
         for (i, request) in pipe.requests.iter().enumerate() {
-            let (Verb::Write { from: From::Word(from), .. } | Verb::Send { from: From::Word(from) }) = request.verb else {
+            let (Verb::Write { from: From::Word(from), .. } | Verb::Send { from: From::Word(from) }) =
+                request.verb
+            else {
                 continue;
             };
             if !request.begun || request.data.is_some() {
@@ -315,7 +322,8 @@ impl State {
             Verb::Swap { to, at, value } => (to, at, &move |old| if old == 0 { value } else { old }),
             _ => return,
         };
-        let is_atomic = |(_, entry): &(u8, Entry)| matches!(entry, Entry::Atomic(word, _) if word.node == there);
+        let is_atomic =
+            |(_, entry): &(u8, Entry)| matches!(entry, Entry::Atomic(word, _) if word.node == there);
         let busy = self.pipes.iter().any(|pipe| pipe.remote.entries.iter().any(is_atomic));
         if busy || !pipe.remote.entries.is_empty() {
             return;

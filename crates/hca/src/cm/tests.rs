@@ -25,17 +25,7 @@ impl Bed {
         let mut net = Net::new(1);
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 10, 77, 0, 1]);
-        net.ports.push(Address {
-            ethernet: true,
-            lid: 0,
-            mac: [2; 6],
-            gids: vec![(gid, true)],
-            up: true,
-            sent: 0,
-            received: 0,
-            location: PortLocation::Here,
-            number: 0,
-        });
+        net.ports.push(Address { mac: [2; 6], gids: vec![(gid, true)], ..Address::new(0, true) });
         net.changes += 1;
         let mut cm = Cm::default();
         let channel = cm.open(0, Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap()));

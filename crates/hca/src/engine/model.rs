@@ -94,7 +94,8 @@ impl Model for Device {
         let super::packet::Body::Atomic { addr, rkey, .. } = &packet.body else { return None };
         let qp = self.qps.get(&packet.dest_qpn)?;
         let user = self.remote_user(qp, packet);
-        let (memory, offset) = self.mkeys.resolve(user, *rkey, *addr, 8, super::mkey::access::REMOTE_ATOMIC).ok()??;
+        let (memory, offset) =
+            self.mkeys.resolve(user, *rkey, *addr, 8, super::mkey::access::REMOTE_ATOMIC).ok()??;
         Some((memory.address(offset)?, 8))
     }
 

@@ -146,7 +146,9 @@ impl Explorer {
         let mut report = Report { is_complete: true, ..Report::default() };
         for seed in seeds {
             report.runs += 1;
-            if let (_, End::Failed(failure)) = self.run(Fabric::deterministic(0), Chooser::Random(Random::new(seed)), &program) {
+            if let (_, End::Failed(failure)) =
+                self.run(Fabric::deterministic(0), Chooser::Random(Random::new(seed)), &program)
+            {
                 report.failure = Some(Failure { seed: Some(seed), ..failure });
                 break;
             }
