@@ -28,6 +28,7 @@ mod programs {
         connections "src/guides/connections.md"
         finding_a_bug "src/guides/finding-a-bug.md"
         observing "src/guides/observing.md"
+        order "src/guides/order.md"
         testing "src/guides/testing-without-a-nic.md"
     }
 }
