@@ -47,7 +47,7 @@ pub(crate) struct Order {
     #[arg(long, default_value_t = 40, value_name = "N")]
     steps: usize,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
