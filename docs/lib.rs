@@ -29,6 +29,7 @@ mod programs {
         faults "src/guides/faults.md"
         finding_a_bug "src/guides/finding-a-bug.md"
         observing "src/guides/observing.md"
+        order "src/guides/order.md"
         testing "src/guides/testing-without-a-nic.md"
         faults "src/guides/faults.md"
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The modes of order of the software HCA: small programs under every order that a mode permits.
 
+mod bad;
 mod basics;
 mod bench;
 mod equal;

@@ -106,6 +106,13 @@ impl<'n> End<'n> {
         cpu.post(hca, qp_num, || post_recv(rq, Face::Single, &[(wr_id, &sges[..])])).expect("a receive");
     }
 
+    /// Posts a receive for the first word of a line, before the threads begin.
+    pub(crate) fn ready(&mut self, wr_id: u64, line: usize) {
+        let sges = words(self.node, line, 1);
+        let rq = self.qp.rq_mut().expect("a receive queue");
+        post_recv(rq, Face::Single, &[(wr_id, &sges[..])]).expect("a receive");
+    }
+
     fn poll_one(&mut self) -> Option<WorkCompletion> {
         let mut wcs = [WorkCompletion::default()];
         self.cq.poll(&mut wcs).expect("a poll").first().copied()

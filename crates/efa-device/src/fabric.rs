@@ -86,6 +86,7 @@ impl DeviceBuilder {
             // It has no LID, and no other port has this one.
             let address = Address {
                 gids: vec![(gid, false)],
+                name: name.as_str().into(),
                 lid: number.wrapping_add(1),
                 ..Address::new(number, false)
             };

@@ -9,6 +9,7 @@
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
 //! | `ordered` | messages in order over SRD, the transport of EFA: [`ordered`] |
 //! | `rpc` | calls with deadlines, of hundreds of clients to one server: [`rpc`] |
+//! | `flag` | an ordering bug, and its repair: for `uverbs-hca order` |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |
 //!
 //! The libraries are generic over the driver; the programs use `AnyDriver`, so they run on any device, also on software

@@ -179,6 +179,7 @@ impl<M: Model> Fabric<M> {
             let (address, make) = address(world.peers.base.wrapping_add(here as u16));
             world.net.ports.push(address);
             world.net.changes += 1;
+            world.net.name_devices();
             let (device, front) = make(&mut Port { now: world.now, me: index, net: &mut world.net });
             world.brief |= in_real_time && front.is_in_vm();
             world.devices.push(Some(Station { device, front: Box::new(front), is_listed: false }));

@@ -11,6 +11,7 @@ use crate::trace::Traced;
 use crate::users::Users;
 use core::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// The faults of the network. A probability is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,6 +87,8 @@ pub struct Address {
     pub number: u16,
     /// The devices outside of the fabric, of a port that has a UDP socket.
     pub outside: Option<Outside>,
+    /// The name of the device, for words; empty for a port of another process.
+    pub name: Arc<str>,
 }
 
 impl Address {
@@ -103,6 +106,7 @@ impl Address {
             location: PortLocation::Here,
             number,
             outside: None,
+            name: Arc::default(),
         }
     }
 

@@ -59,7 +59,7 @@ impl Port {
     /// The address of the peer's port for the network of this process.
     pub(crate) fn address(self, location: PortLocation) -> Address {
         let Self { number, ethernet, up, lid, mac, gids } = self;
-        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location, number, outside: None }
+        Address { lid, mac, gids, up, location, ..Address::new(number, ethernet) }
     }
 }
 

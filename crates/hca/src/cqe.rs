@@ -65,6 +65,11 @@ impl Cqe {
     pub(crate) fn is_of_request(&self) -> bool {
         matches!(self.kind, hw::MLX5_CQE_REQ | hw::MLX5_CQE_REQ_ERR)
     }
+
+    /// Whether it completes such a request successfully.
+    pub(crate) fn is_success_of_request(&self) -> bool {
+        self.kind == hw::MLX5_CQE_REQ
+    }
 }
 
 /// Offset of the 64-byte entry in an entry of this size.

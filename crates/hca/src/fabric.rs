@@ -136,6 +136,7 @@ impl DeviceBuilder {
         let name = self.config.name.clone();
         let plugged = fabric.plug(|number| {
             let (mut address, guid) = address(number, ethernet);
+            address.name = self.config.name.as_str().into();
             self.config.guid = guid;
             if let Some(gid) = self.config.gid {
                 address.gids = vec![(gid, false), (gid, true)];

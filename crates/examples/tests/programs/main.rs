@@ -4,6 +4,7 @@
 mod bulk;
 mod kv;
 mod log;
+mod order;
 mod ordered;
 mod ports;
 mod process;

@@ -10,8 +10,16 @@ use crate::net::{HELD, Net};
 use crate::port::Port;
 use crate::tap::Fate;
 use crate::world::World;
+use std::sync::Arc;
 
 impl<P: Packet> Net<P> {
+    /// Tells the order the names of the devices.
+    pub(crate) fn name_devices(&mut self) {
+        if let Some(order) = &mut self.order {
+            order.name_devices(self.ports.iter().map(|port| Arc::clone(&port.name)).collect());
+        }
+    }
+
     /// The mode of order.
     #[must_use]
     pub fn mode(&self) -> Mode {
@@ -137,7 +145,7 @@ impl<M: Model> Fabric<M> {
     /// Sets the order in which the accesses of the devices to memory become visible. Accesses that have begun take place before. Returns
     /// the seed, which selects one of the orders that the mode permits; with the same seed a deterministic program has the same run.
     ///
-    /// On a fabric in real time each access waits for up to 20 us after it has become possible, so that programs can see the states
+    /// On a fabric in real time the seed also selects pauses between steps, of up to 500 us, so that programs can see the states
     /// between. On a deterministic fabric each call takes a few steps, and [`run`](Fabric::run) takes all.
     pub fn order(&self, setting: Setting) -> u64 {
         let seed = setting.seed.unwrap_or_else(drawn_seed);
@@ -154,6 +162,7 @@ impl<M: Model> Fabric<M> {
         self.enter(|world| {
             world.take_all_steps();
             world.net.order = (mode != Mode::Ordered).then(|| Box::new(Order::new(mode, by)));
+            world.net.name_devices();
         });
     }
 

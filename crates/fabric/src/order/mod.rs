@@ -41,8 +41,10 @@ const WINDOW: usize = 64;
 /// The number of steps that the seed chooses from, and how often it takes the oldest one instead.
 const CHOICES: usize = 4 * WINDOW;
 const OLDEST: u64 = 8;
-/// The longest time that a step waits after it has become possible, ns. Without such a time a program could never see the states between.
+/// The longest time between two steps, ns, and a time that is long enough for other threads even on a busy machine. Without such times a
+/// program could never see the states between.
 const SPREAD: u64 = 20_000;
+const LONG: u64 = 500_000;
 /// The bytes that wait in lanes. Beyond, the oldest of a lane are written first.
 const MAX_WAITING: usize = 64 << 20;
 
@@ -85,6 +87,7 @@ struct Placed {
     range: (u64, u64),
     effect: Effect,
     label: Label,
+    line: Part,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,27 @@ struct Fetch {
     number: u64,
     due: u64,
     fill: Fill,
+    line: Part,
+}
+
+/// Which line of how many lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Part {
+    line: usize,
+    of: usize,
+}
+
+impl Part {
+    /// The part before the first line of these bytes.
+    fn before(memory: &dyn Memory, offset: u64, len: usize) -> Self {
+        let at = memory.address(offset).unwrap_or(offset) as usize % LINE;
+        Self { line: 0, of: at.saturating_add(len).div_ceil(LINE) }
+    }
+
+    fn next(&mut self) -> Self {
+        self.line += 1;
+        *self
+    }
 }
 
 /// A packet that waits for its fills, and for the packets before it.
@@ -124,6 +148,8 @@ pub struct Order<P> {
     random: u64,
     next: u64,
     epoch: u64,
+    /// The time of the next step, if a seed chooses and the clock is real.
+    not_before: u64,
     lanes: BTreeMap<Lane, VecDeque<Placed>>,
     ways: BTreeMap<Way, VecDeque<Held<P>>>,
     /// The results of atomics that are not visible, by device.
@@ -142,6 +168,7 @@ impl<P: Packet> Order<P> {
             random,
             next: 0,
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
+            not_before: 0,
             lanes: BTreeMap::new(),
             ways: BTreeMap::new(),
             atomics: BTreeMap::new(),
@@ -153,6 +180,11 @@ impl<P: Packet> Order<P> {
 
     pub(crate) fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// The names of the devices, by number.
+    pub(crate) fn name_devices(&mut self, names: Vec<Arc<str>>) {
+        self.record.names = names;
     }
 
     /// Writes each step from now on to a file, too.
@@ -182,11 +214,22 @@ impl<P: Packet> Order<P> {
         self.next
     }
 
-    fn due(&mut self, now: u64) -> u64 {
-        match self.by {
-            By::Seed(_) => now.saturating_add(self.draw() % SPREAD),
-            By::Hand => now,
+    /// The first access after a time without one: it waits, so that the doorbell returns before.
+    fn begins(&mut self, now: u64) {
+        if self.by != By::Hand && self.lanes.is_empty() && self.ways.is_empty() {
+            let pause = 1 + self.draw() % SPREAD;
+            self.not_before = self.not_before.max(now.saturating_add(pause));
         }
+    }
+
+    /// The time from a step to the next one in real time. It depends on the seed alone, not on the clock. One step in four is followed by a
+    /// pause; of a large message only one in a window, since it has many.
+    fn pause(&mut self, choices: usize) -> u64 {
+        if !self.draw().is_multiple_of(choices.max(4) as u64) {
+            return 0;
+        }
+        let longest = if self.draw().is_multiple_of(8) { LONG } else { SPREAD };
+        self.draw() % longest
     }
 
     /// All writes of a lane so far.
@@ -205,11 +248,16 @@ impl<P: Packet> Order<P> {
         let Store { memory, mut offset, bytes, relaxed, atomic, label } = store;
         let passes = self.mode.passes(relaxed) && !atomic;
         let mut rest = &bytes[..];
+        let mut part = Part::before(&*memory, offset, bytes.len());
         while !rest.is_empty() {
             let (line, behind) = rest.split_at(line_len(&*memory, offset, rest.len()));
             let range = (memory.address(offset).unwrap_or(offset), line.len() as u64);
             let effect = Effect::Store { memory: Arc::clone(&memory), offset, bytes: line.into(), atomic };
-            self.put(now, lane, Placed { number: 0, due: 0, passes, range, effect, label });
+            self.put(
+                now,
+                lane,
+                Placed { number: 0, due: 0, passes, range, effect, label, line: part.next() },
+            );
             offset = offset.saturating_add(line.len() as u64);
             rest = behind;
         }
@@ -219,18 +267,20 @@ impl<P: Packet> Order<P> {
     pub(crate) fn place_step(&mut self, now: u64, lane: Lane, step: ModelStep) {
         let ModelStep { token, object, after_reads, label } = step;
         let effect = Effect::Model { token, object, after_reads };
-        self.put(now, lane, Placed { number: 0, due: 0, passes: false, range: (0, 0), effect, label });
+        let line = Part::default();
+        self.put(now, lane, Placed { number: 0, due: 0, passes: false, range: (0, 0), effect, label, line });
     }
 
     fn put(&mut self, now: u64, lane: Lane, placed: Placed) {
-        let (number, due) = (self.number(), self.due(now));
+        self.begins(now);
+        let number = self.number();
         if let Effect::Store { bytes, atomic, .. } = &placed.effect {
             self.waiting += bytes.len();
             if *atomic {
                 *self.atomics.entry(lane.device).or_insert(0) += 1;
             }
         }
-        self.lanes.entry(lane).or_default().push_back(Placed { number, due, ..placed });
+        self.lanes.entry(lane).or_default().push_back(Placed { number, due: now, ..placed });
     }
 
     /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered
@@ -244,22 +294,23 @@ impl<P: Packet> Order<P> {
         (fills, after): (Vec<Fill>, Option<Mark>),
         overtaken: bool,
     ) -> u64 {
+        self.begins(now);
         let number = self.number();
         let mut steps = Vec::new();
         for fill in fills {
             let Fill { memory, offset, at, len, after } = fill;
             let mut done = 0;
+            let mut part = Part::before(&*memory, offset, len);
             while done < len {
                 let here = offset.saturating_add(done as u64);
                 let n = line_len(&*memory, here, len - done);
                 let fill = Fill { memory: Arc::clone(&memory), offset: here, at: at + done, len: n, after };
-                steps.push(Fetch { number: self.number(), due: self.due(now), fill });
+                steps.push(Fetch { number: self.number(), due: now, fill, line: part.next() });
                 done += n;
             }
         }
-        let due = self.due(at);
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
-        self.ways.entry(way).or_default().push_back(Held { number, due, fills: steps, after, packet });
+        self.ways.entry(way).or_default().push_back(Held { number, due: at, fills: steps, after, packet });
         number
     }
 
@@ -358,20 +409,15 @@ impl<P: Packet> Order<P> {
                 true
             });
         }
-        first
+        first.map(|first| first.max(self.not_before))
     }
 
-    /// A step that the seed chooses among those that are due. Now and then it is the oldest one, so that none waits for ever.
+    /// A step that the seed chooses among those that are due; on a virtual clock, at `u64::MAX`, among all. Now and then it is the oldest one,
+    /// so that none waits for ever.
     pub(crate) fn choose(&mut self, now: u64) -> Option<Step> {
-        if self.draw().is_multiple_of(OLDEST) {
-            let mut oldest: Option<Step> = None;
-            self.each(|step, at| {
-                if at <= now && oldest.is_none_or(|other| step.number < other.number) {
-                    oldest = Some(step);
-                }
-                true
-            });
-            return oldest;
+        let in_real_time = now != u64::MAX;
+        if in_real_time && (self.by == By::Hand || now < self.not_before) {
+            return None;
         }
         let mut due = Vec::new();
         self.each(|step, at| {
@@ -382,6 +428,19 @@ impl<P: Packet> Order<P> {
         });
         if due.is_empty() {
             return None;
+        }
+        if in_real_time {
+            self.not_before = now.saturating_add(self.pause(due.len()));
+        }
+        if self.draw().is_multiple_of(OLDEST) {
+            let mut oldest: Option<Step> = None;
+            self.each(|step, at| {
+                if at <= now && oldest.is_none_or(|other| step.number < other.number) {
+                    oldest = Some(step);
+                }
+                true
+            });
+            return oldest;
         }
         let n = self.draw() % due.len() as u64;
         due.get(n as usize).copied()
@@ -464,9 +523,9 @@ impl<P: Packet> Order<P> {
                 let held = self.ways.get_mut(&way)?;
                 let one = held.iter_mut().find(|held| held.fills.iter().any(|f| f.number == step.number))?;
                 let at = one.fills.iter().position(|fetch| fetch.number == step.number)?;
-                let Fetch { fill, .. } = one.fills.remove(at);
-                fetch(&mut one.packet, &fill);
-                self.record.fetched(now, &way, &fill, one.packet.label());
+                let step = one.fills.remove(at);
+                fetch(&mut one.packet, &step.fill);
+                self.record.fetched(now, &way, &step, one.packet.label());
                 Some(Rest::Done)
             }
             Kind::Deliver(way) => {

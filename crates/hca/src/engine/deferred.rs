@@ -182,7 +182,8 @@ impl Device {
         let op = if is_of_request { "request" } else { "receive" };
         let label = Label { op, psn: self.deferred.label.psn };
         let token = self.deferred.next;
-        let after_reads = is_of_request && !self.deferred.acknowledged;
+        // A flushed request has its packets on the way.
+        let after_reads = is_of_request && !(self.deferred.acknowledged && cqe.is_success_of_request());
         if !cx.place_step(cqe.qpn, side, ModelStep { token, object: cqn, after_reads, label }) {
             return Some(cqe);
         }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs-hca`: software mlx5 HCAs as PCI devices, for VMs.
+//! `uverbs-hca`: software mlx5 HCAs as PCI devices, for VMs, and programs under many orders of their accesses to memory.
 
 #[cfg(test)]
 mod control;
+mod order;
 mod sweep;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -80,16 +81,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Sub {
+    Order(order::Order),
     Sweep(Box<sweep::Args>),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Sub::Sweep(args)) = &cli.command {
-        return sweep::main(args).unwrap_or_else(|error| {
-            eprintln!("uverbs-hca: {error:#}");
-            ExitCode::from(2)
-        });
+    match &cli.command {
+        Some(Sub::Order(order)) => return order.main(),
+        Some(Sub::Sweep(args)) => {
+            return sweep::main(args).unwrap_or_else(|error| {
+                eprintln!("uverbs-hca: {error:#}");
+                ExitCode::from(2)
+            });
+        }
+        None => {}
     }
     let link = match cli.link {
         LinkArg::Ib => Link::InfiniBand,

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs under the orders of accesses to memory that software devices may have.
+
+use crate::process::Process;
+use std::process::{Command, Stdio};
+
+/// How a program ends with an order.
+fn passes(program: &str, args: &[&str], order: &str) -> bool {
+    let mut command = Command::new(program);
+    command.args(args).env("UVERBS_HCA_ORDER", order).stdout(Stdio::null()).stderr(Stdio::null());
+    Process::start(&mut command).wait().success()
+}
+
+#[test]
+fn programs_pass_with_each_order() {
+    let programs: [(&str, &[&str]); 7] = [
+        (env!("CARGO_BIN_EXE_kv"), &["-c", "3", "-n", "30"]),
+        (env!("CARGO_BIN_EXE_kv"), &["--async", "-c", "3", "-n", "20"]),
+        (env!("CARGO_BIN_EXE_bulk"), &["-b", "8"]),
+        (env!("CARGO_BIN_EXE_log"), &[]),
+        (env!("CARGO_BIN_EXE_rpc"), &["-c", "5", "-n", "20"]),
+        // A stream of bytes.
+        (env!("CARGO_BIN_EXE_echo"), &[]),
+        (env!("CARGO_BIN_EXE_flag"), &["--repaired"]),
+    ];
+    for (program, args) in programs {
+        for order in ["pcie:1", "relaxed:2", "model:3", "model:4"] {
+            assert!(passes(program, args, order), "{program} {args:?} fails with the order {order}");
+        }
+    }
+}
+
+#[test]
+fn the_bug_of_flag_is_found() {
+    let flag = env!("CARGO_BIN_EXE_flag");
+    assert!(passes(flag, &[], "ordered"), "it fails without a mode");
+    assert!((0..1000).any(|seed| !passes(flag, &[], &format!("model:{seed}"))), "1,000 seeds find nothing");
+}
