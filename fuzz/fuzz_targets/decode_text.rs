@@ -59,7 +59,8 @@ fuzz_target!(|input: Input<'_>| {
     let parsed = text::parse(input.text).unwrap_or_default();
     for bytes in [input.bytes, &parsed] {
         each_bit_is_shown(format, bytes, input.flip);
-        let ring = Ring { stride: input.stride.into(), first: input.first.into(), ..Ring::new(format, bytes) };
+        let ring =
+            Ring { stride: input.stride.into(), first: input.first.into(), ..Ring::new(format, bytes) };
         assert!(ring.slots().count() <= ring.count());
         let _ = RxeHeader::of(bytes);
     }
