@@ -95,10 +95,6 @@ fn store(memory: &Arc<Lines>, line: usize, lines: usize, relaxed: bool) -> Store
     Store { memory, offset: (line * LINE) as u64, bytes, relaxed, atomic: false, label: Label::default() }
 }
 
-fn completion(token: u64) -> ModelStep {
-    ModelStep { token, object: 0, after_reads: false, label: Label::default() }
-}
-
 fn take(order: &mut Order<Data>, step: Step) -> Rest<Data> {
     order.take(0, step, |_, _| {}).expect("a step that is possible")
 }
@@ -149,31 +145,6 @@ fn a_completion_comes_after_all_lines_in_each_mode_and_lines_pass_only_where_the
 /// The completion of a request without an acknowledgement.
 fn completion(token: u64) -> ModelStep {
     ModelStep { token, object: 0, after_reads: true, label: Label::default() }
-}
-
-#[test]
-fn two_writes_to_the_same_line_have_an_order_unless_the_region_gives_it_up() {
-    for (mode, possible) in [(Mode::Pcie, 1), (Mode::Model, 2), (Mode::Relaxed, 3)] {
-        let memory = Lines::new(2);
-        let mut order: Order<Data> = Order::new(mode, By::Hand);
-        for line in [0, 0, 1] {
-            order.place(0, LANE, store(&memory, line, 1, true));
-        }
-        assert_eq!(order.steps().len(), possible, "{mode}");
-    }
-}
-
-#[test]
-fn a_fenced_packet_waits_for_the_writes_before_it() {
-    let memory = Lines::new(1);
-    let mut order = Order::new(Mode::Model, By::Hand);
-    order.place(0, LANE, store(&memory, 0, 1, false));
-    let after = Some(order.mark(LANE));
-    order.hold((0, 0), (0, 1), ROUTE, Data { bytes: Vec::new(), atomic: false }, (Vec::new(), after), false);
-    let [write] = order.steps()[..] else { panic!("only the write: {:?}", order.steps()) };
-    assert!(matches!(take(&mut order, write), Rest::Done));
-    let [arrival] = order.steps()[..] else { panic!("the packet can arrive: {:?}", order.steps()) };
-    assert!(matches!(take(&mut order, arrival), Rest::Arrive { .. }));
 }
 
 #[test]
