@@ -2,7 +2,8 @@
 //! The outcomes of litmus programs: those that the explorer finds on software HCAs are those of the model of package `uverbs-litmus`.
 
 use crate::bench::Bench;
-use std::time::{Duration, Instant};
+use core::time::Duration;
+use std::time::Instant;
 use uverbs::attr::AccessFlags;
 use uverbs_hca::explore::Mode;
 use uverbs_litmus::generate::{SHAPES, programs};

@@ -71,7 +71,7 @@ fn main() -> Result<()> {
             );
         }
         if !is_written {
-            cq.wait()?.ok()?;
+            drop(cq.wait()?.ok()?);
         }
     }
     println!("{} records", cli.records);
