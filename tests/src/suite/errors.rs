@@ -368,6 +368,8 @@ fn ud_sender_gets_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let data = [3; 16];
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
     a.ok(1)?;
+    // It is dropped when it arrives, which may be later, so the receive waits for that.
+    b.idle()?;
     b.recv(Face::Single, 21, 0..100)?;
     let (qpn, qkey) = a.there;
     a.there = (qpn, qkey ^ 1);

@@ -362,8 +362,16 @@ mod tests {
         let script = format!("sh -c 'sleep 1000 & echo $! > {}; wait' & wait", file.display());
         assert_eq!(order(&script).run(&folder, "model:1").unwrap(), End::Late);
         let id = std::fs::read_to_string(&file).unwrap();
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        // A signal takes effect a little later.
+        let start = Instant::now();
+        loop {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{state}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]
