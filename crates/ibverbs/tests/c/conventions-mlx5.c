@@ -39,6 +39,11 @@ static void of_context(struct ibv_context *context)
 	RETURNS(EINVAL, mlx5dv_get_clock_info(context, null));
 	IS_NULL(EINVAL, mlx5dv_create_cq(context, null, null));
 	IS_NULL(EINVAL, mlx5dv_create_qp(context, null, null));
+	struct mlx5dv_mkey_err mkey_err;
+	IS_NULL(EINVAL, mlx5dv_create_mkey(null));
+	RETURNS(EINVAL, mlx5dv_destroy_mkey(null));
+	RETURNS(EINVAL, _mlx5dv_mkey_check(null, &mkey_err, sizeof(mkey_err)));
+	RETURNS(-EINVAL, mlx5dv_qp_cancel_posted_send_wrs(null, 0));
 	IS_NULL(EINVAL, mlx5dv_alloc_dm(context, null, null));
 	IS_NULL(EINVAL, mlx5dv_create_flow_matcher(context, null));
 	IS_NULL(EINVAL, mlx5dv_devx_obj_create(context, null, 16, null, 16));

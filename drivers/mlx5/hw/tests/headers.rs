@@ -24,10 +24,16 @@ const LACKING: &[&str] = &[
     "BFREGS_PER_UAR",
     "ALL_BFREGS_PER_UAR",
     "XrcSeg",
+    "SetPsvSeg",
+    "BsfInline",
+    "BsfSeg",
     "DS_BYTES",
     "DS_MASK",
     "ETH_L2_INLINE_HEADER_SIZE",
     "ETH_L2_MIN_HEADER_SIZE",
+    "MLX5_WQE_MKEY_CONTEXT_FLAGS_BSF_ENABLE",
+    "MLX5_WQE_MKEY_CONTEXT_SIG_ERR_CNT",
+    "UMR_REPEAT_BLOCK",
 ];
 
 #[test]
