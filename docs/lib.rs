@@ -31,7 +31,6 @@ mod programs {
         observing "src/guides/observing.md"
         order "src/guides/order.md"
         testing "src/guides/testing-without-a-nic.md"
-        faults "src/guides/faults.md"
     }
 }
 
