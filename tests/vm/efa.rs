@@ -586,10 +586,12 @@ fn stopped(env: &LabEnv) -> Outcome {
     hca(&["stop", "0"])?;
     let errno = |result: Result<Context<uverbs::AnyDriver>, uverbs::Error>| result.err().map(|e| e.errno());
     let first = errno(uverbs::open(env.dev(Side::A)));
-    hca(&["go", "0"])?;
     let later = errno(uverbs::open(env.dev(Side::A)));
     let address = pci(env, Side::A)?;
     fs::write("/sys/bus/pci/drivers/efa/unbind", &address).context("unbind")?;
+    // Not before the reset that unbind makes: the kernel's driver would copy the late completion to memory of the call that had
+    // given up, which is on a stack (`user_cqe` in efa_com_handle_single_admin_completion()).
+    hca(&["go", "0"])?;
     bind(&address)?;
     ensure!(
         (first, later) == (Some(ETIME), Some(Errno::ENODEV)),

@@ -18,7 +18,8 @@ static void device(struct ibv_context *context)
 	CHECK(mlx5dv_query_device(context, &attr) == 0);
 	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_DYN_BFREGS && attr.max_dynamic_bfregs != 0xa5a5a5a5);
 	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_STRIDING_RQ);
-	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD && attr.sig_caps.block_prot & MLX5DV_SIG_PROT_CAP_CRC);
+	/* Answered, but empty: the devices of this test refuse the commands that read them. */
+	CHECK(attr.comp_mask & MLX5DV_CONTEXT_MASK_SIGNATURE_OFFLOAD && attr.sig_caps.block_prot == 0);
 	CHECK(mlx5dv_query_device(NULL, &attr) == EINVAL);
 
 	struct mlx5dv_context_attr open = { 0 };
