@@ -116,7 +116,7 @@ mod tests {
                 assert_eq!(setting.to_string().parse(), Ok(setting));
             }
         }
-        for wrong in ["", "modell", "model:", "model:x", "model:-1", "pcie:1:2"] {
+        for wrong in ["", "models", "model:", "model:x", "model:-1", "pcie:1:2"] {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
         }
     }
