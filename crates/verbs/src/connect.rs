@@ -307,7 +307,7 @@ pub struct ConnectAttr {
     pub pkey_index: u16,
     /// Path MTU. Both ends must use the same.
     ///
-    /// `None` is the default: that of the port (`active_mtu`). Ends whose ports have different ones must name a value that both have, and an
+    /// `None` is the default: that of the port (`active_mtu`), or 1024 if the port has none. Ends whose ports have different ones must name a value that both have, and an
     /// end whose peer is a program with a fixed value, such as rdma-core's pingpong programs with 1024, must name it.
     pub path_mtu: Option<Mtu>,
     /// Service level, 4 bits.
@@ -421,7 +421,11 @@ impl ConnectAttr {
     pub(crate) fn mtu_on<D: Driver>(&self, context: &ContextInner<D>) -> uverbs_core::error::Result<Mtu> {
         match self.path_mtu {
             Some(mtu) => Ok(mtu),
-            None => Ok(query::port(context.kernel(), self.port_num)?.active_mtu),
+            None => {
+                let active = query::port(context.kernel(), self.port_num)?.active_mtu;
+                // A port may have none while it is down.
+                Ok(if active.bytes().is_some() { active } else { Mtu::MTU_1024 })
+            }
         }
     }
 
