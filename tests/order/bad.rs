@@ -8,7 +8,7 @@ use crate::nodes::{End, LINE, Node, words};
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs::attr::AccessFlags;
 use uverbs::wr::{SendFlags, Sge};
-use uverbs_hca::explore::{Explorer, Footprint, Mode, Run, Thread};
+use uverbs_hca::explore::{Cpu, Explorer, Footprint, Mode, Run, Thread};
 use uverbs_tests::post::{Op, Req};
 use uverbs_tests::sges::sge;
 
@@ -64,6 +64,14 @@ fn nodes(run: &Run) -> [Node; 2] {
     nodes
 }
 
+/// Waits until the peer has told that the data are there: in the bad form by a word, in the repaired one by the completion of a receive.
+fn told(cpu: &Cpu<'_>, form: Form, word: &AtomicU64, to: &mut End<'_>) {
+    match form {
+        Bad => drop(cpu.wait_while(word, 0)),
+        Repaired => drop(to.wait(cpu)),
+    }
+}
+
 /// The first lines of a node, as an entry.
 fn lines(node: &Node, lines: usize) -> [Sge; 1] {
     [sge(&node.mr, 0..lines * LINE)]
@@ -83,10 +91,7 @@ fn poll_on_the_last_byte() {
                 from.post(cpu, &[Req::new(1, op).signaled().sges(&data)]);
             }),
             Thread::new("B", |cpu| {
-                match form {
-                    Bad => drop(cpu.wait_while(b.word(1), 0)),
-                    Repaired => drop(to.wait(cpu)),
-                }
+                told(cpu, form, b.word(1), &mut to);
                 assert_eq!(cpu.load(b.word(0)), 1, "the first line");
             }),
         ]);
@@ -108,10 +113,7 @@ fn flag_after_data() {
                 from.post(cpu, &[data, Req::new(2, op).signaled().sges(&flag)]);
             }),
             Thread::new("B", |cpu| {
-                match form {
-                    Bad => drop(cpu.wait_while(b.word(1), 0)),
-                    Repaired => drop(to.wait(cpu)),
-                }
+                told(cpu, form, b.word(1), &mut to);
                 assert_eq!(cpu.load(b.word(0)), 1, "the data");
             }),
         ]);
@@ -133,10 +135,7 @@ fn large_then_small() {
                 from.post(cpu, &[data, Req::new(2, op).signaled().sges(&flag)]);
             }),
             Thread::new("B", |cpu| {
-                match form {
-                    Bad => drop(cpu.wait_while(b.word(3), 0)),
-                    Repaired => drop(to.wait(cpu)),
-                }
+                told(cpu, form, b.word(3), &mut to);
                 for line in 0..3 {
                     assert_eq!(cpu.load(b.word(line)), 1, "line {line}");
                 }
@@ -188,10 +187,7 @@ fn put_with_signal_on_two_queue_pairs() {
                 }
             }),
             Thread::new("B", |cpu| {
-                match form {
-                    Bad => drop(cpu.wait_while(b.word(1), 0)),
-                    Repaired => drop(to.wait(cpu)),
-                }
+                told(cpu, form, b.word(1), &mut to);
                 assert_eq!(cpu.load(b.word(0)), 1, "the data");
             }),
         ]);
@@ -318,10 +314,7 @@ fn receive_buffer_read_before_its_completion() {
                 cpu.store(&way, 1);
             }),
             Thread::new("B", |cpu| {
-                match form {
-                    Bad => drop(cpu.wait_while(&way, 0)),
-                    Repaired => drop(to.wait(cpu)),
-                }
+                told(cpu, form, &way, &mut to);
                 assert_eq!(cpu.load(b.word(0)), 1, "the message");
             }),
         ]);

@@ -11,7 +11,7 @@ use uverbs::raw::{Cq, Qp};
 use uverbs::wr::SendFlags;
 use uverbs::{ConnectAttr, Exclusive, Rc, Shared, WorkCompletion};
 use uverbs_hca::Fabric;
-use uverbs_hca::explore::{ATOMICS, Explorer, Footprint, Mode, Report, Script};
+use uverbs_hca::explore::{ATOMICS, Explorer, Footprint, Mode, Report, StepList};
 use uverbs_litmus::generate::{Access, accesses};
 use uverbs_litmus::program::{From, LINKS, MAILBOX, NODES, Op, Outcome, Program, Thread, Verb, WORDS, peer};
 use uverbs_tests::post::{Face, Req, post, post_recv};
@@ -128,8 +128,9 @@ impl Bench {
             self.reset(&receives);
             let mut players: Vec<Player<'_>> =
                 program.threads.iter().map(|thread| Player::new(self, thread)).collect();
-            let mut scripts: Vec<&mut dyn Script> = players.iter_mut().map(|player| player as _).collect();
-            run.scripts(&mut scripts, &|footprint| private.has(footprint));
+            let mut step_lists: Vec<&mut dyn StepList> =
+                players.iter_mut().map(|player| player as _).collect();
+            run.step_lists(&mut step_lists, &|footprint| private.has(footprint));
             let mut outcome: Outcome =
                 players.iter().flat_map(|player| player.seen.iter().copied()).collect();
             for node in 0..NODES {
@@ -254,7 +255,7 @@ impl<'b> Player<'b> {
     }
 }
 
-impl Script for Player<'_> {
+impl StepList for Player<'_> {
     fn next(&self) -> Option<Footprint> {
         let range = |at| Some((self.word(at).as_ptr().addr() as u64, 8));
         let mut footprint = Footprint::default();

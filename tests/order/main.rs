@@ -4,6 +4,7 @@
 mod bad;
 mod basics;
 mod bench;
+mod commands;
 mod equal;
 mod nodes;
 mod table;

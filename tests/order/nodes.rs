@@ -2,7 +2,7 @@
 //! Small programs on software HCAs: nodes with a few words of memory each, and reliable connections between them.
 
 use core::sync::atomic::AtomicU64;
-use uverbs::attr::{AccessFlags, QpCap};
+use uverbs::attr::{AccessFlags, QpCap, QpState};
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::{Cq, Qp};
 use uverbs::wr::Sge;
@@ -10,7 +10,7 @@ use uverbs::{
     ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
     WorkCompletion,
 };
-use uverbs_hca::explore::Cpu;
+use uverbs_hca::explore::{Cpu, Footprint};
 use uverbs_hca::{Fabric, Hca};
 use uverbs_tests::post::{Face, RemoteAddr, Req, post, post_recv};
 use uverbs_tests::sges::sge;
@@ -113,7 +113,15 @@ impl<'n> End<'n> {
         post_recv(rq, Face::Single, &[(wr_id, &sges[..])]).expect("a receive");
     }
 
-    fn poll_one(&mut self) -> Option<WorkCompletion> {
+    /// Resets the queue pair.
+    pub(crate) fn reset(&mut self, cpu: &Cpu<'_>) {
+        let footprint = Footprint { everything: true, ..Footprint::default() };
+        let reset = || self.qp.control.modify_state(QpState::RESET);
+        cpu.step(footprint, || (reset(), "resets the queue pair".into())).expect("RESET");
+    }
+
+    /// Polls at once.
+    pub(crate) fn poll_one(&mut self) -> Option<WorkCompletion> {
         let mut wcs = [WorkCompletion::default()];
         self.cq.poll(&mut wcs).expect("a poll").first().copied()
     }

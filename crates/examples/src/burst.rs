@@ -112,7 +112,7 @@ mod tests {
         let refused: Vec<_> = steps.iter().filter(|step| step.words.starts_with("RNR NAK")).collect();
         assert!(refused.iter().all(|step| step.words.contains("wait 655.36 ms, PSN 104")), "{refused:#?}");
         assert!(!refused.is_empty());
-        // No completion has an error: no status tells of the wait.
+        // Each completion is successful, so no status shows that the requests waited.
         let failed = |step: &&Step| step.kind == StepKind::Completion && step.words.contains("failed");
         assert_eq!(steps.iter().find(failed), None);
     }

@@ -21,6 +21,7 @@
 //! | [`memory`] | the devices' interface to memory |
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
 //! | [`order`] | the orders in which accesses to memory become visible |
+//! | [`random`] | the numbers that a seed selects |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`ring`] | the memory of a queue, to read its entries |
 //! | [`socket`] | paths of Unix sockets |
@@ -45,6 +46,7 @@ mod peers;
 mod plugged;
 mod port;
 pub mod process;
+pub mod random;
 pub mod ring;
 pub mod script;
 pub mod socket;

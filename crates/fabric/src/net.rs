@@ -4,7 +4,8 @@
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin, Place};
 use crate::model::{Packet, PortEvent};
-use crate::order::{Fill, Mark, Order};
+use crate::order::{Order, Waits};
+use crate::random::Random;
 use crate::script::Engine;
 use crate::tap::{Fate, Tap, Tapped};
 use crate::trace::Traced;
@@ -188,7 +189,7 @@ pub struct Net<P> {
     records: Vec<Box<P>>,
     timers: BTreeMap<TimerEntry, (usize, u32)>,
     sequence: u64,
-    seed: u64,
+    random: Random,
     /// Counts the changes of ports and groups.
     pub changes: u64,
     index: RefCell<Index>,
@@ -197,8 +198,6 @@ pub struct Net<P> {
     spare: Vec<Vec<u8>>,
     /// The accesses that have not taken place, in a mode that permits more than one order.
     pub(crate) order: Option<Box<Order<P>>>,
-    /// The fills of the next packet.
-    pub(crate) fills: Vec<Fill>,
     pub(crate) traced: Traced,
     /// The script of faults.
     pub(crate) script: Option<Box<Engine>>,
@@ -206,8 +205,6 @@ pub struct Net<P> {
     pub(crate) port_events: Vec<(usize, PortEvent)>,
     /// The names of the devices of this process.
     pub(crate) names: HashMap<usize, String>,
-    /// The writes that must be visible before the next packet arrives.
-    pub(crate) after: Option<Mark>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -292,13 +289,11 @@ impl<P: Packet> Net<P> {
             records: Vec::new(),
             timers: BTreeMap::new(),
             sequence: 0,
-            seed,
+            random: Random::new(seed),
             changes: 0,
             index: RefCell::default(),
             tap: Tapped::default(),
             order: None,
-            fills: Vec::new(),
-            after: None,
             spare: Vec::new(),
             traced: Traced::default(),
             script: None,
@@ -331,12 +326,9 @@ impl<P: Packet> Net<P> {
         }
     }
 
-    /// The next number of the seed's sequence (SplitMix64).
+    /// The next number of the seed's sequence.
     pub fn random(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.random.draw()
     }
 
     fn chance(&mut self, p: f64) -> bool {
@@ -359,34 +351,32 @@ impl<P: Packet> Net<P> {
 
     /// Sends a packet to a device.
     pub fn send(&mut self, now: u64, to: usize, packet: P) {
+        self.send_when(now, to, packet, Waits::default());
+    }
+
+    /// As [`send`](Self::send); it is delivered after what it waits for.
+    pub fn send_when(&mut self, now: u64, to: usize, packet: P, waits: Waits) {
         if let Some(port) = self.ports.get_mut(packet.source()) {
             port.sent += 1;
         }
         if self.is_scripted() {
-            return self.send_by_script(now, to, packet);
+            return self.send_by_script(now, to, packet, waits);
         }
         let fate = self.fate(to, packet.source());
         // A packet that waits for its data is shown when it has them.
-        let waits = self.order.is_some() && packet.route().is_some();
         let is_sent = matches!(fate, Fate::Sent | Fate::Twice);
-        if !(waits && is_sent) {
+        if !(self.is_held(&packet) && is_sent) {
             self.show(now, to, &packet, fate);
         }
         match fate {
             Fate::Sent => {}
-            Fate::Twice => {
-                let (fills, after) = (self.fills.clone(), self.after);
-                self.queue(now, to, packet.clone());
-                (self.fills, self.after) = (fills, after);
-            }
+            Fate::Twice => self.queue(now, to, packet.clone(), waits.clone()),
             Fate::LinkDown | Fate::Lost | Fate::Corrupt | Fate::Refused | Fate::Behind => {
-                self.fills.clear();
                 self.sent(self.sending(now, to, &packet), None, fate.words());
-                self.after = None;
                 return;
             }
         }
-        self.queue(now, to, packet);
+        self.queue(now, to, packet, waits);
     }
 
     /// What becomes of a packet.
@@ -435,7 +425,12 @@ impl<P: Packet> Net<P> {
         self.tap.is_set()
     }
 
-    pub(crate) fn queue(&mut self, now: u64, to: usize, packet: P) {
+    /// Whether a packet is held in a mode of order. It is shown when it is delivered.
+    pub(crate) fn is_held(&self, packet: &P) -> bool {
+        self.order.is_some() && packet.route().is_some()
+    }
+
+    pub(crate) fn queue(&mut self, now: u64, to: usize, packet: P, waits: Waits) {
         let mut at = now.saturating_add(self.faults.delay);
         let is_late = self.chance(self.faults.reorder);
         if is_late {
@@ -444,16 +439,13 @@ impl<P: Packet> Net<P> {
         let sending = self.sending(now, to, &packet);
         let origin = Origin::Port(packet.source());
         let id = match packet.route().filter(|_| self.order.is_some()) {
-            Some(route) => {
-                let fills = (core::mem::take(&mut self.fills), self.after.take());
-                match &mut self.order {
-                    Some(order) if self.packets.start(origin, packet.cost()) => {
-                        let ways = (packet.source(), to);
-                        Some(order.hold((now, at), ways, route, packet, fills, is_late) | HELD)
-                    }
-                    _ => None,
+            Some(route) => match &mut self.order {
+                Some(order) if self.packets.start(origin, packet.cost()) => {
+                    let ways = (packet.source(), to);
+                    Some(order.hold((now, at), ways, route, packet, waits, is_late) | HELD)
                 }
-            }
+                _ => None,
+            },
             None => self.put(at, to, origin, packet),
         };
         self.sent(sending, id, if id.is_none() { "lost: too much is in flight" } else { "" });

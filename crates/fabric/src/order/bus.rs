@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order, as devices and the world use it.
 
-use super::{
-    By, Fill, Footprint, Lane, Mark, Mode, ModelStep, Order, Rest, Schedule, Setting, Side, Step, Store,
-};
+use super::{By, Footprint, Lane, Mark, Mode, ModelStep, Order, Rest, Schedule, Setting, Side, Step, Store};
 use crate::fabric::Fabric;
 use crate::model::{Model, Packet};
 use crate::net::{HELD, Net};
@@ -24,17 +22,6 @@ impl<P: Packet> Net<P> {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.order.as_ref().map_or(Mode::Ordered, |order| order.mode())
-    }
-
-    /// Sets the fills of the next packet that is sent, and the writes that must be visible before it arrives.
-    pub fn fill_next(&mut self, fills: Vec<Fill>, after: Option<Mark>) {
-        (self.fills, self.after) = (fills, after);
-    }
-
-    /// The fills of the next packet.
-    #[must_use]
-    pub fn next_fills(&self) -> Vec<Fill> {
-        self.fills.clone()
     }
 
     /// All writes of a lane so far; `None` if each is visible at once.
@@ -58,9 +45,10 @@ impl<P: Packet> Net<P> {
 }
 
 impl<P: Packet> Port<'_, P> {
-    /// Places data in a lane, or writes them at once if there is no mode.
+    /// Places data in a lane. Without a mode nothing is placed: the device writes at once.
     pub fn place(&mut self, queue: u32, side: Side, store: Store) {
         let lane = Lane { device: self.me, queue, side };
+        debug_assert!(self.net.order.is_some(), "data are placed in a mode only");
         if let Some(order) = &mut self.net.order {
             order.place(self.now, lane, store);
         }

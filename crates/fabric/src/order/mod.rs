@@ -25,10 +25,11 @@ pub use bus::{ATOMICS, Possible};
 pub use mode::{Mode, Setting, UnknownOrder};
 pub use race::Race;
 pub use record::Schedule;
-pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side, Step, Store};
+pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side, Step, Store, Waits};
 
 use crate::memory::Memory;
 use crate::model::Packet;
+use crate::random::Random;
 use crate::trace::Access;
 use core::sync::atomic::{AtomicU64, Ordering};
 use record::Record;
@@ -36,16 +37,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use step::{Kind, Way};
 
-/// How many writes of a lane, and packets of a way, are looked at: a line does not pass more than so many.
+/// The first writes of a lane, and the first packets of a way, that a step is chosen from: a line passes fewer earlier ones than this.
 const WINDOW: usize = 64;
-/// The number of steps that the seed chooses from, and how often it takes the oldest one instead.
+/// The number of steps that the seed chooses from.
 const CHOICES: usize = 4 * WINDOW;
+/// One choice in so many takes the oldest step, so that none waits for ever.
 const OLDEST: u64 = 8;
-/// The longest time between two steps, ns, and a time that is long enough for other threads even on a busy machine. Without such times a
-/// program could never see the states between.
+/// The longest pause between two steps, ns: without pauses a program could not see the states between.
 const SPREAD: u64 = 20_000;
+/// The longest pause of those that other threads see on a busy machine, too, ns.
 const LONG: u64 = 500_000;
-/// The bytes that wait in lanes. Beyond, the oldest of a lane are written first.
+/// The limit of the memory of the writes that wait in lanes, with their records. Beyond it the oldest are executed.
 const MAX_WAITING: usize = 64 << 20;
 
 /// The orders of this process.
@@ -88,6 +90,14 @@ struct Placed {
     effect: Effect,
     label: Label,
     line: Part,
+}
+
+impl Placed {
+    /// The memory that it takes while it waits.
+    fn cost(&self) -> usize {
+        let data = if let Effect::Store { bytes, .. } = &self.effect { bytes.len() } else { 0 };
+        size_of::<Self>() + data
+    }
 }
 
 #[derive(Debug)]
@@ -145,7 +155,7 @@ pub(crate) enum Rest<P> {
 pub struct Order<P> {
     mode: Mode,
     by: By,
-    random: u64,
+    random: Random,
     next: u64,
     epoch: u64,
     /// The time of the next step, if a seed chooses and the clock is real.
@@ -161,7 +171,7 @@ pub struct Order<P> {
 
 impl<P: Packet> Order<P> {
     pub(crate) fn new(mode: Mode, by: By) -> Self {
-        let random = if let By::Seed(seed) = by { seed } else { 0 };
+        let random = Random::new(if let By::Seed(seed) = by { seed } else { 0 });
         Self {
             mode,
             by,
@@ -201,12 +211,9 @@ impl<P: Packet> Order<P> {
         self.record.schedule()
     }
 
-    /// The next number of the seed's sequence (SplitMix64).
+    /// The next number of the seed's sequence.
     fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.random.draw()
     }
 
     fn number(&mut self) -> u64 {
@@ -274,11 +281,9 @@ impl<P: Packet> Order<P> {
     fn put(&mut self, now: u64, lane: Lane, placed: Placed) {
         self.begins(now);
         let number = self.number();
-        if let Effect::Store { bytes, atomic, .. } = &placed.effect {
-            self.waiting += bytes.len();
-            if *atomic {
-                *self.atomics.entry(lane.device).or_insert(0) += 1;
-            }
+        self.waiting += placed.cost();
+        if let Effect::Store { atomic: true, .. } = &placed.effect {
+            *self.atomics.entry(lane.device).or_insert(0) += 1;
         }
         self.lanes.entry(lane).or_default().push_back(Placed { number, due: now, ..placed });
     }
@@ -291,7 +296,7 @@ impl<P: Packet> Order<P> {
         (from, to): (usize, usize),
         route: Route,
         packet: P,
-        (fills, after): (Vec<Fill>, Option<Mark>),
+        Waits { fills, after }: Waits,
         overtaken: bool,
     ) -> u64 {
         self.begins(now);
@@ -543,9 +548,9 @@ impl<P: Packet> Order<P> {
 
     fn execute(&mut self, now: u64, lane: Lane, placed: Placed) -> Rest<P> {
         self.record.placed(now, lane, &placed);
+        self.waiting -= placed.cost();
         match placed.effect {
             Effect::Store { memory, offset, bytes, atomic } => {
-                self.waiting -= bytes.len();
                 let result = match <[u8; 8]>::try_from(&bytes[..]) {
                     Ok(word) if atomic => memory.publish(offset, word),
                     _ => memory.write(offset, &bytes),
@@ -565,7 +570,7 @@ impl<P: Packet> Order<P> {
         }
     }
 
-    /// The oldest write of the lane that waits for the longest time, if too many bytes wait.
+    /// Executes the oldest write of all lanes, if too many wait.
     pub(crate) fn overdue(&mut self, now: u64) -> Option<Rest<P>> {
         if self.waiting <= MAX_WAITING {
             return None;

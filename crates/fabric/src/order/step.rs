@@ -64,6 +64,15 @@ pub struct Fill {
     pub after: Option<Mark>,
 }
 
+/// What a packet waits for before it is delivered; by default nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    /// The data that are read into it.
+    pub fills: Vec<Fill>,
+    /// The writes that must be visible before: its request is fenced.
+    pub after: Option<Mark>,
+}
+
 /// Bytes that a device writes to memory.
 #[derive(Debug)]
 pub struct Store {

@@ -7,6 +7,7 @@ use super::rule::{Action, Change};
 use crate::flight::Origin;
 use crate::model::{Packet, PortEvent};
 use crate::net::Net;
+use crate::order::Waits;
 use crate::tap::Fate;
 use uverbs_core::Errno;
 
@@ -114,7 +115,7 @@ impl<P: Packet> Net<P> {
 
     /// As [`send`](Self::send), with a script.
     #[cold]
-    pub(crate) fn send_by_script(&mut self, now: u64, to: usize, packet: P) {
+    pub(crate) fn send_by_script(&mut self, now: u64, to: usize, packet: P, waits: Waits) {
         let from = packet.source();
         let facts = packet.facts();
         let event = Event {
@@ -146,42 +147,35 @@ impl<P: Packet> Net<P> {
             {
                 engine.refuse(now, &event);
             }
-            self.fills.clear();
             self.show(now, to, &packet, Fate::Refused);
             self.sent(self.sending(now, to, &packet), None, Fate::Refused.words());
             answer.set_source(to);
-            // One that waits in an order mode is shown later.
-            if self.order.is_none() || answer.route().is_none() {
+            if !self.is_held(&answer) {
                 self.show(now, from, &answer, Fate::Sent);
             }
-            self.queue(now.saturating_add(verdict.delay), from, answer);
+            self.queue(now.saturating_add(verdict.delay), from, answer, Waits::default());
             return;
         }
-        // A packet that waits for its data is shown when it has them.
-        let waits = self.order.is_some() && packet.route().is_some();
-        let is_sent = matches!(fate, Fate::Sent | Fate::Twice);
-        if !(waits && is_sent) {
+        let (is_held, is_sent) = (self.is_held(&packet), matches!(fate, Fate::Sent | Fate::Twice));
+        if !(is_held && is_sent) {
             self.show(now, to, &packet, fate);
         }
         let copies = match fate {
             Fate::Sent => verdict.copies,
             Fate::Twice => verdict.copies + 1,
             _ => {
-                self.sent(self.sending(now, to, &packet), None, fate.words());
-                return self.fills.clear();
+                return self.sent(self.sending(now, to, &packet), None, fate.words());
             }
         };
         let at = now.saturating_add(verdict.delay);
         for _ in 0..copies {
-            let fills = self.fills.clone();
-            self.queue(at, to, packet.clone());
-            self.fills = fills;
+            self.queue(at, to, packet.clone(), waits.clone());
         }
         // In an order mode packets wait for their accesses to memory, in the order that it chooses.
-        if verdict.behind > 0 && !waits {
+        if verdict.behind > 0 && !is_held {
             self.hold(at, to, packet, verdict.behind);
         } else {
-            self.queue(at, to, packet);
+            self.queue(at, to, packet, waits);
         }
         self.release(at, from, to);
     }

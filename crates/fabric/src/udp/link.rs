@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A port's socket with the packets that wait for it.
 //!
-//! The world appends packets. Whoever has locked the world sends them when it is unlocked again, so that a packet is with the kernel when
-//! the call returns that sent it. If the kernel has no room, the thread that reads from the socket sends the rest.
+//! A device's packets are appended while the world is locked. The thread that had locked the world sends them after it has unlocked it, before
+//! its call returns. If the kernel has no room, the thread that reads from the socket sends the rest.
 
 use super::gid;
 use super::socket::{self, Fields};

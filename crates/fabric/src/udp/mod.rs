@@ -19,7 +19,6 @@ use crate::net::{Address, Outside, PortLocation};
 use crate::world::World;
 use crate::world_lock::WorldLock;
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 pub(crate) use link::Link;
 pub use link::UdpStat;
@@ -182,7 +181,7 @@ pub(crate) fn attach<M: Model>(
 
 /// Reads from a socket until it is stopped.
 fn read<M: Model>(shared: &WorldLock<M>, link: &Link<M::Packet>) {
-    let is_full = AtomicBool::new(false);
+    let waits = |world: &mut World<M>| world.net.in_flight() > WAITING;
     while !link.is_stopped() {
         wait(link);
         let packets: Vec<_> = core::iter::from_fn(|| link.receive()).take(BATCH).flatten().collect();
@@ -190,18 +189,17 @@ fn read<M: Model>(shared: &WorldLock<M>, link: &Link<M::Packet>) {
             link.flush();
             continue;
         }
-        let waits = |world: &World<M>| world.net.in_flight() > WAITING;
-        shared.enter_briefly(|world| {
+        let mut is_full = shared.enter_briefly(|world| {
             for packet in packets {
                 if !world.arrive_from_outside(link.device, packet) {
                     link.refuse();
                 }
             }
-            is_full.store(waits(world), Ordering::Relaxed);
+            waits(world)
         });
-        while is_full.load(Ordering::Relaxed) && !link.is_stopped() {
+        while is_full && !link.is_stopped() {
             std::thread::sleep(PAUSE);
-            is_full.store(shared.enter_briefly(|world| waits(world)), Ordering::Relaxed);
+            is_full = shared.enter_briefly(waits);
         }
     }
 }

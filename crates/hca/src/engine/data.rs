@@ -18,7 +18,7 @@ impl Device {
         mut out: Vec<u8>,
     ) -> Result<Vec<u8>, Syndrome> {
         out.reserve_exact(len);
-        walk(segments, offset, len, |segment, at, n| match segment {
+        let gathered = walk(segments, offset, len, |segment, at, n| match segment {
             Segment::Inline(bytes) => {
                 let from = bytes.get(at as usize..).and_then(|b| b.get(..n));
                 out.extend_from_slice(from.ok_or(Syndrome::LOCAL_LENGTH)?);
@@ -40,8 +40,13 @@ impl Device {
                 }
                 .map_err(|Fault| Syndrome::LOCAL_PROT)
             }
-        })?;
-        if out.len() == len { Ok(out) } else { Err(Syndrome::LOCAL_LENGTH) }
+        });
+        let is_whole = out.len() == len;
+        let gathered = gathered.and(if is_whole { Ok(out) } else { Err(Syndrome::LOCAL_LENGTH) });
+        if gathered.is_err() {
+            self.deferred.forget_fills();
+        }
+        gathered
     }
 
     /// Checks all of a WQE's memory before anything is sent from it.

@@ -79,9 +79,9 @@ impl Device {
             let psn = qp.req.take_psn();
             let wr = WrPart::new(qp.fetched, i as u32);
             let packet = Packet { solicited: request.solicited && is_last, wr, ..packet(cx, qp, psn, body) };
-            self.fill_packet(cx, user, Side::Requester, None);
+            let waits = self.waits(cx, user, Side::Requester, None);
             if let Some(to) = peer(cx, qp) {
-                cx.net.send(cx.now, to, packet);
+                cx.net.send_when(cx.now, to, packet, waits);
             }
         }
         Ok(None)
@@ -110,15 +110,13 @@ impl Device {
         let psn = qp.req.take_psn();
         let body = Body::Datagram { qkey, imm: *imm, data };
         let packet = Packet { path, solicited: request.solicited, ..packet(cx, qp, psn, body) };
-        self.fill_packet(cx, qp.user(), Side::Requester, None);
+        let waits = self.waits(cx, qp.user(), Side::Requester, None);
         if av.dest == MULTICAST_QPN {
-            let fills = cx.net.next_fills();
             for (to, dest_qpn) in cx.net.members(&av.rgid) {
-                cx.net.fill_next(fills.clone(), None);
-                cx.net.send(cx.now, to, Packet { dest_qpn, ..packet.clone() });
+                cx.net.send_when(cx.now, to, Packet { dest_qpn, ..packet.clone() }, waits.clone());
             }
         } else if let Some(to) = self.route(cx, av) {
-            cx.net.send(cx.now, to, Packet { dest_qpn: av.dest, ..packet });
+            cx.net.send_when(cx.now, to, Packet { dest_qpn: av.dest, ..packet }, waits);
         }
         Ok(())
     }

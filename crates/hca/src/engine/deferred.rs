@@ -12,7 +12,7 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_fabric::Packet as _;
-use uverbs_fabric::order::{Fill, Label, Lane, Mark, Mode, ModelStep, Side, Store};
+use uverbs_fabric::order::{Fill, Label, Lane, Mark, Mode, ModelStep, Side, Store, Waits};
 
 /// Accesses that were collected in a call.
 #[derive(Debug)]
@@ -50,6 +50,11 @@ impl Default for Deferred {
 impl Deferred {
     const fn is_on(&self) -> bool {
         !matches!(self.mode, Mode::Ordered)
+    }
+
+    /// The packet whose data were to be gathered is not sent.
+    pub(super) fn forget_fills(&self) {
+        self.fills.borrow_mut().clear();
     }
 
     /// Names bytes that are read into a packet later. `false` without a mode: they are to be read now.
@@ -156,11 +161,12 @@ impl Device {
         cx.net.mark(Lane { device: cx.me, queue, side })
     }
 
-    /// Gives the next packet the data that it has not read yet: those of the queue pair's own request, or of its answer to a read, which come
-    /// after the writes of the requests before it. `fenced` are the writes that a fenced request waits for.
-    pub(super) fn fill_packet(&self, cx: &mut Port<'_>, user: User, side: Side, fenced: Option<Mark>) {
+    /// What the packet waits for whose data were gathered: the data that are not read yet. Those of a queue pair's own request are read
+    /// at any time, those of its answer to a read after the writes of the requests before it. `fenced` are the writes that a fenced request
+    /// waits for.
+    pub(super) fn waits(&self, cx: &mut Port<'_>, user: User, side: Side, fenced: Option<Mark>) -> Waits {
         if !self.deferred.is_on() {
-            return;
+            return Waits::default();
         }
         let mut fills = self.deferred.fills.take();
         // The answer to a read comes after all writes before it. A request that is not fenced may read what the answers to earlier reads
@@ -168,7 +174,7 @@ impl Device {
         let waits = side == Side::Responder || self.deferred.mode == Mode::Pcie;
         let after = if waits { self.visible(cx, user.qpn, side) } else { fenced };
         fills.iter_mut().for_each(|fill| fill.after = after);
-        cx.net.fill_next(fills, fenced);
+        Waits { fills, after: fenced }
     }
 
     /// Places a completion behind the writes before it. Returns it without a mode: it is to be written now.

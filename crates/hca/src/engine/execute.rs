@@ -521,9 +521,10 @@ impl Device {
                 }
                 None => data.resize(n as usize, 0),
             }
-            self.fill_packet(cx, user, Side::Responder, None);
+            let waits = self.waits(cx, user, Side::Responder, None);
             let body = Body::ReadResponse { first: i == 0, last: i + 1 == count, data };
-            reply(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
+            let answer = answer(cx, qp, packet, (psn_add(packet.psn, i as u32), msn), body);
+            cx.net.send_when(cx.now, packet.from, answer, waits);
             at += n;
         }
         Ok(())
@@ -617,8 +618,14 @@ fn is_last(packet: &Packet) -> bool {
 }
 
 /// Sends an answer with these sequence numbers, of the packet and of messages, to the requester.
-fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), body: Body) {
-    let answer = Packet {
+fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, numbers: (u32, u32), body: Body) {
+    let answer = answer(cx, qp, packet, numbers, body);
+    cx.net.send(cx.now, packet.from, answer);
+}
+
+/// An answer with these sequence numbers, of the packet and of messages.
+fn answer(cx: &Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), body: Body) -> Packet {
+    Packet {
         from: cx.me,
         transport: packet.transport,
         src_qpn: qp.qpn,
@@ -632,6 +639,5 @@ fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), bo
         path: shown_path(cx, qp),
         wr: packet.wr,
         body,
-    };
-    cx.net.send(cx.now, packet.from, answer);
+    }
 }

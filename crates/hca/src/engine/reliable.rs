@@ -265,9 +265,9 @@ impl Device {
             // The reads before it are answered. It begins when the answers are visible, and later requests begin after it.
             qp.req.fenced = self.visible(cx, qp.qpn, Side::Requester);
         }
-        self.fill_packet(cx, qp.user(), Side::Requester, qp.req.fenced);
+        let waits = self.waits(cx, qp.user(), Side::Requester, qp.req.fenced);
         if let Some(to) = to {
-            cx.net.send(cx.now, to, packet);
+            cx.net.send_when(cx.now, to, packet, waits);
         }
         true
     }

@@ -26,7 +26,7 @@ impl<'a> Thread<'a> {
 }
 
 /// A thread of the program as a list of steps.
-pub trait Script {
+pub trait StepList {
     /// What the next step accesses; `None` after the last one.
     fn next(&self) -> Option<Footprint>;
 

@@ -32,15 +32,16 @@ mod report;
 mod run;
 mod search;
 
-pub use cpu::{Cpu, Script, Thread};
+pub use cpu::{Cpu, StepList, Thread};
 pub use report::{Failure, Report};
 pub use run::Run;
 pub use uverbs_fabric::order::{ATOMICS, Footprint, Mode, Schedule};
 
 use crate::Fabric;
 use core::panic::AssertUnwindSafe;
-use search::{Chooser, Random, Search};
+use search::{Chooser, Search};
 use std::panic::catch_unwind;
+use uverbs_fabric::random::Random;
 
 /// Runs a small program under many orders.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A run of a program: its threads and the devices take steps one after the other.
 
-use super::cpu::{Cpu, Script, Thread};
+use super::cpu::{Cpu, StepList, Thread};
 use super::report::message;
 use super::search::{Actor, Choice, Chooser};
 use crate::Fabric;
@@ -191,14 +191,14 @@ impl Threads for Named<'_> {
 }
 
 struct Scripts<'s, 'a> {
-    scripts: &'s mut [&'a mut dyn Script],
+    step_lists: &'s mut [&'a mut dyn StepList],
     is_private: &'s dyn Fn(&Footprint) -> bool,
 }
 
 impl Threads for Scripts<'_, '_> {
     fn choices(&mut self, _: &Fabric) -> Result<(Vec<Choice>, bool), String> {
         let (mut choices, mut all_ended) = (Vec::new(), true);
-        for (index, script) in self.scripts.iter().enumerate() {
+        for (index, script) in self.step_lists.iter().enumerate() {
             let Some(footprint) = script.next() else { continue };
             all_ended = false;
             if script.is_ready() {
@@ -209,7 +209,7 @@ impl Threads for Scripts<'_, '_> {
     }
 
     fn go(&mut self, index: usize, fabric: &Fabric) {
-        if let Some(words) = self.scripts.get_mut(index).and_then(|script| script.act()) {
+        if let Some(words) = self.step_lists.get_mut(index).and_then(|script| script.act()) {
             fabric.say(words);
         }
     }
@@ -282,8 +282,8 @@ impl Run {
     /// # Panics
     /// As [`together`](Self::together).
     #[track_caller]
-    pub fn scripts(&self, scripts: &mut [&mut dyn Script], is_private: &dyn Fn(&Footprint) -> bool) {
-        if let Err(message) = self.schedule(Scripts { scripts, is_private }) {
+    pub fn step_lists(&self, step_lists: &mut [&mut dyn StepList], is_private: &dyn Fn(&Footprint) -> bool) {
+        if let Err(message) = self.schedule(Scripts { step_lists, is_private }) {
             resume_unwind(Box::new(message));
         }
     }

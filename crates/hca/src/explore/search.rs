@@ -2,6 +2,7 @@
 //! The choice of the next step: by depth-first search with sleep sets, or by a seed.
 
 use uverbs_fabric::order::{Footprint, Step};
+use uverbs_fabric::random::Random;
 
 /// What can take the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Chooser {
         match self {
             Self::Search(search) => search.choose(options),
             Self::Random(random) => {
-                let n = random.next() % (options.len() as u64).max(1);
+                let n = random.below(options.len() as u64);
                 options.get(n as usize).map(|option| option.actor)
             }
         }
@@ -43,23 +44,6 @@ impl Chooser {
         if let Self::Search(search) = self {
             search.asleep.retain(|option| !option.footprint.conflicts(footprint));
         }
-    }
-}
-
-/// The numbers of a seed's sequence (SplitMix64).
-#[derive(Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
     }
 }
 

@@ -162,7 +162,7 @@ fn what_is_not_for_a_connection_is_counted_and_dropped() {
     assert_eq!((a.memory.get(0, 8), a.state()), (vec![4; 8], State::Rts));
 }
 
-/// Nothing waits in the world: whoever unlocks it sends the packets.
+/// The thread that unlocks the world sends the packets, so that none waits in it.
 #[test]
 fn an_answer_of_many_packets_is_sent_at_once() {
     let (here, there) = (address(), address());

@@ -3,6 +3,7 @@
 
 use super::run::Ran;
 use uverbs_core::Errno;
+use uverbs_fabric::random::Random;
 use uverbs_fabric::script::{Action, Key, Point, Queue, Refusal, Rule, Script, Span, Status, Value};
 
 /// Rules of a random script at most.
@@ -143,18 +144,6 @@ fn is_post(verb: &str) -> bool {
     verb.starts_with("post_") || verb == "wr_complete"
 }
 
-/// The numbers of a seed (SplitMix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % end.max(1)
-    }
-}
-
 /// Scripts of several rules, about events that the run without faults has recorded.
 pub(super) fn random(first: &Ran, count: u32, seed: u64) -> Vec<Trial> {
     let recorded: Vec<Recorded> = first.recorded().into_iter().filter(|r| r.count > 0).collect();
@@ -162,8 +151,8 @@ pub(super) fn random(first: &Ran, count: u32, seed: u64) -> Vec<Trial> {
     if recorded.is_empty() {
         return Vec::new();
     }
-    let mut numbers = Numbers(seed);
-    let one = |i: u32, numbers: &mut Numbers| {
+    let mut numbers = Random::new(seed);
+    let one = |i: u32, numbers: &mut Random| {
         let rules = (0..2 + numbers.below(MAX_RANDOM - 1)).map(|_| {
             // One half of the rules is about packets: most programs end at the first verb that fails.
             let of = if numbers.below(2) == 0 && !packets.is_empty() { &packets } else { &recorded };
@@ -179,7 +168,7 @@ pub(super) fn random(first: &Ran, count: u32, seed: u64) -> Vec<Trial> {
     (0..count).map(|i| one(i, &mut numbers)).collect()
 }
 
-fn of_packet(numbers: &mut Numbers) -> Action {
+fn of_packet(numbers: &mut Random) -> Action {
     match numbers.below(8) {
         0 => Action::Corrupt,
         1 => Action::Delay(1000 << numbers.below(12)),
