@@ -80,8 +80,7 @@ impl DeviceBuilder {
     ) -> Plugged<F> {
         let Self { fabric, name, caps } = self;
         let in_real_time = !fabric.is_deterministic();
-        let own = name.clone();
-        let plugged = fabric.plug(|number| {
+        fabric.plug(|number| {
             let (gid, guid) = identity(number);
             // It has no LID, and no other port has this one.
             let address = Address {
@@ -97,9 +96,7 @@ impl DeviceBuilder {
                 (device, front)
             };
             (address, make)
-        });
-        plugged.fabric().name_device(plugged.index(), &own);
-        plugged
+        })
     }
 }
 

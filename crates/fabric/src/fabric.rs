@@ -190,16 +190,6 @@ impl<M: Model> Fabric<M> {
         Plugged::new(self.clone(), index)
     }
 
-    /// Names a device, for scripts.
-    pub fn name_device(&self, index: usize, name: &str) {
-        self.enter(|world| {
-            if let Some(engine) = &mut world.net.script {
-                engine.name(index, name);
-            }
-            world.net.names.insert(index, name.into());
-        });
-    }
-
     pub(crate) fn alive(&self) -> &Arc<Alive<M>> {
         &self.alive
     }

@@ -203,8 +203,6 @@ pub struct Net<P> {
     pub(crate) script: Option<Box<Engine>>,
     /// The changes of ports by the script, of which devices are not told yet.
     pub(crate) port_events: Vec<(usize, PortEvent)>,
-    /// The names of the devices of this process.
-    pub(crate) names: HashMap<usize, String>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -298,7 +296,6 @@ impl<P: Packet> Net<P> {
             traced: Traced::default(),
             script: None,
             port_events: Vec::new(),
-            names: HashMap::new(),
         }
     }
 

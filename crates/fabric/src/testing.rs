@@ -95,9 +95,9 @@ impl Model for Device {
     type Object = u32;
     type Mistake = Mistake;
 
-    fn builder(fabric: &Fabric<Self>, _: &str) -> Self::Builder {
+    fn builder(fabric: &Fabric<Self>, name: &str) -> Self::Builder {
         fabric.plug(|number| {
-            let address = Address { lid: number + 1, ..Address::new(number, false) };
+            let address = Address { lid: number + 1, name: name.into(), ..Address::new(number, false) };
             (address, |_: &mut Port<'_, Frame>| <(Self, Kernel)>::default())
         })
     }

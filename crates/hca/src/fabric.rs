@@ -133,8 +133,7 @@ impl DeviceBuilder {
         let ethernet = self.config.link == Link::Ethernet;
         let fabric = self.fabric.clone();
         let in_real_time = !fabric.is_deterministic();
-        let name = self.config.name.clone();
-        let plugged = fabric.plug(|number| {
+        fabric.plug(|number| {
             let (mut address, guid) = address(number, ethernet);
             address.name = self.config.name.as_str().into();
             self.config.guid = guid;
@@ -155,9 +154,7 @@ impl DeviceBuilder {
                 (device, front)
             };
             (address, make)
-        });
-        plugged.fabric().name_device(plugged.index(), &name);
-        plugged
+        })
     }
 }
 

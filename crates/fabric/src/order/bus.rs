@@ -11,10 +11,14 @@ use crate::world::World;
 use std::sync::Arc;
 
 impl<P: Packet> Net<P> {
-    /// Tells the order the names of the devices.
+    /// Tells the names of the devices to the order and to the script.
     pub(crate) fn name_devices(&mut self) {
+        let names: Vec<Arc<str>> = self.ports.iter().map(|port| Arc::clone(&port.name)).collect();
+        if let Some(script) = &mut self.script {
+            script.name_devices(names.clone());
+        }
         if let Some(order) = &mut self.order {
-            order.name_devices(self.ports.iter().map(|port| Arc::clone(&port.name)).collect());
+            order.name_devices(names);
         }
     }
 

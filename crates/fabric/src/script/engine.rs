@@ -7,9 +7,8 @@ use super::rule::{Action, Change, Rule, Value};
 use super::{MAX_RULES, Script};
 use crate::flight::Place;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
-/// Names of devices that rules use, at most: those of 2^16 ports.
-const MAX_NAMES: usize = 1 << 16;
 /// Changes of devices that wait at most.
 const MAX_PENDING: usize = 1 << 12;
 /// Refused packets that are awaited at most, and how long, ns: a QP may have ended in the meantime.
@@ -101,8 +100,8 @@ pub(crate) struct Engine {
     start: u64,
     /// The number of this process among those of a sweep.
     process: u64,
-    /// The names of the devices of this process, by number in the fabric.
-    names: HashMap<usize, String>,
+    /// The names of the devices, by number in the fabric; empty for those of other processes.
+    names: Vec<Arc<str>>,
     pub(crate) pending: VecDeque<Pending>,
     pub(super) held: Vec<Held>,
     /// The packets that were refused and must be repeated: their sequence number and the end of the wait, by sender.
@@ -113,8 +112,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(script: Script, process: u64, now: u64, names: HashMap<usize, String>) -> Self {
-        let mut this = Self { start: now, process, names, ..Self::default() };
+    pub(crate) fn new(script: Script, process: u64, now: u64) -> Self {
+        let mut this = Self { start: now, process, ..Self::default() };
         script.0.into_iter().for_each(|rule| this.push(rule));
         this
     }
@@ -145,16 +144,14 @@ impl Engine {
         script.0.into_iter().for_each(|rule| self.push(rule));
     }
 
-    /// Names a device.
-    pub(crate) fn name(&mut self, device: usize, name: &str) {
-        if self.names.len() < MAX_NAMES {
-            self.names.insert(device, name.into());
-        }
+    /// The names of the devices, by number.
+    pub(crate) fn name_devices(&mut self, names: Vec<Arc<str>>) {
+        self.names = names;
     }
 
     /// The device with this name.
     fn device(&self, name: &str) -> Option<usize> {
-        self.names.iter().find(|(_, n)| *n == name).map(|(device, _)| *device)
+        self.names.iter().position(|n| **n == *name)
     }
 
     /// Notes that a receiver refuses a packet, and waits for it again.
@@ -182,10 +179,11 @@ impl Engine {
 
     /// The next number of a WR on a queue: of a post, or of a completion.
     pub(super) fn number(&mut self, device: usize, queue: u32, is_post: bool) -> Option<u32> {
-        if self.numbers.len() >= MAX_COUNTED {
+        let key = (device, queue, is_post);
+        if self.numbers.len() >= MAX_COUNTED && !self.numbers.contains_key(&key) {
             return None;
         }
-        let number = self.numbers.entry((device, queue, is_post)).or_default();
+        let number = self.numbers.entry(key).or_default();
         *number = number.saturating_add(1);
         Some(*number)
     }
@@ -259,9 +257,9 @@ impl Engine {
 }
 
 /// Whether all selectors but `nth` match.
-fn matches(rule: &Rule, event: &Event<'_>, names: &HashMap<usize, String>, time: u64) -> bool {
+fn matches(rule: &Rule, event: &Event<'_>, names: &[Arc<str>], time: u64) -> bool {
     let named = |device: Option<usize>, name: &str| {
-        device.and_then(|device| names.get(&device)).is_some_and(|found| found == name)
+        device.and_then(|device| names.get(device)).is_some_and(|found| **found == *name)
     };
     rule.selectors.iter().all(|(key, value)| match (key, value) {
         (Key::Process | Key::Nth, _) => true,

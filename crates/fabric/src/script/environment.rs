@@ -52,8 +52,8 @@ impl<M: Model> Fabric<M> {
 
     fn set_engine(&self, script: Script, process: u64) {
         self.enter(|world| {
-            let names = world.net.names.clone();
-            world.net.script = Some(Box::new(Engine::new(script, process, world.now, names)));
+            world.net.script = Some(Box::new(Engine::new(script, process, world.now)));
+            world.net.name_devices();
         });
     }
 

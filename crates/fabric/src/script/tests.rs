@@ -174,8 +174,6 @@ proptest! {
 fn fabric(text: &str) -> (Fabric<Device>, usize, usize) {
     let fabric: Fabric<Device> = Fabric::deterministic(3);
     let (a, b) = (fabric.device("a").index(), fabric.device("b").index());
-    fabric.name_device(a, "a");
-    fabric.name_device(b, "b");
     fabric.script(text).unwrap();
     (fabric, a, b)
 }
@@ -261,7 +259,6 @@ fn the_clock_runs_rules_at_their_time() {
 fn the_clock_of_a_fabric_in_real_time_runs_rules() {
     let fabric: Fabric<Device> = Fabric::new(0);
     let b = fabric.device("b").index();
-    fabric.name_device(b, "b");
     fabric.script("clock time=2ms device=b : port down").unwrap();
     let end = std::time::Instant::now() + Duration::from_secs(10);
     while fabric.read(|world| world.net.ports[b].up) {
