@@ -2,7 +2,8 @@
 //! A QP with a peer: numbers, credits, buffers.
 //!
 //! Each message begins with its number and the number of messages that its sender has delivered. A message of these alone, with the number
-//! `NONE`, is sent if there is no other for half a window.
+//! `NONE`, is sent if there is no other for half a window. The last one has the number `END`: it is sent when all others have arrived, so
+//! that an end which has got it can destroy its QP, and no message to it fails.
 
 use super::window::Window;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -22,11 +23,13 @@ pub const WINDOW: u32 = 64;
 const TELLS: u32 = 4;
 /// The number of a message without content.
 const NONE: u64 = u64::MAX;
+/// The number of an end's last message, which has no content either.
+const END: u64 = u64::MAX - 1;
 /// Bytes before the content.
 const HEADER: usize = 16;
 /// Bytes of a content at most: a message of SRD is one packet.
 pub const MAX_CONTENT: usize = 4096 - HEADER;
-/// The time without any progress after which the peer counts as lost.
+/// The time without any progress after which the peer counts as lost, if the program names no other.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What the window did.
@@ -58,7 +61,10 @@ pub struct Channel<D: Driver = AnyDriver> {
     told: u64,
     /// Sends that are not complete.
     sending: u32,
+    /// Whether the peer has sent its last message.
+    ended: bool,
     last_progress: Instant,
+    limit: Duration,
     stats: Stats,
 }
 
@@ -114,9 +120,18 @@ impl<D: Driver> Channel<D> {
             delivered: 0,
             told: 0,
             sending: 0,
+            ended: false,
             last_progress: Instant::now(),
+            limit: LIMIT,
             stats: Stats::default(),
         })
+    }
+
+    /// The time without any progress after which the peer counts as lost: 30 seconds at first. A program whose peers may have
+    /// nothing to say for longer names a longer time.
+    #[must_use]
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// How many messages [`send`](Self::send) takes now: it has credits and room in the queue for these. If it is 0,
@@ -161,8 +176,8 @@ impl<D: Driver> Channel<D> {
     }
 
     /// Tells the peer what was delivered, without a message.
-    fn tell(&mut self) -> Result<()> {
-        let buf = self.filled(NONE, &[])?;
+    fn tell(&mut self, number: u64) -> Result<()> {
+        let buf = self.filled(number, &[])?;
         self.qp
             .sq()
             .post_to(0, &self.peer, self.there.qp_num, self.qkey)
@@ -183,7 +198,7 @@ impl<D: Driver> Channel<D> {
         // A receive for the one that the peer may send now.
         self.qp.recv(self.pool.get()?)?;
         if self.window.next() - self.told >= u64::from(WINDOW / 2) {
-            self.tell()?;
+            self.tell(NONE)?;
         }
         Ok(Some(Message(buf)))
     }
@@ -204,7 +219,8 @@ impl<D: Driver> Channel<D> {
         if has_progress {
             self.last_progress = Instant::now();
         } else {
-            ensure!(self.last_progress.elapsed() < LIMIT, "nothing has come from the peer for {LIMIT:?}");
+            let limit = self.limit;
+            ensure!(self.last_progress.elapsed() < limit, "nothing has come from the peer for {limit:?}");
             std::thread::yield_now();
         }
         Ok(())
@@ -217,7 +233,9 @@ impl<D: Driver> Channel<D> {
         ensure!(delivered <= self.next, "the peer has delivered messages that were not sent");
         // What it says may be older than what is known.
         self.delivered = self.delivered.max(delivered);
-        if number == NONE {
+        ensure!(!self.ended, "a message after the last one");
+        if number == NONE || number == END {
+            self.ended = number == END;
             drop(message);
             self.qp.recv(self.pool.get()?)?;
             return Ok(());
@@ -231,14 +249,24 @@ impl<D: Driver> Channel<D> {
     }
 
     /// Waits until all sends are complete and delivered by the peer, and tells it what was delivered here. The peer makes the same call.
+    /// After it no message is on its way to this end.
     ///
     /// # Errors
-    /// As [`progress`](Self::progress).
+    /// As [`progress`](Self::progress), or the peer has not delivered all messages when it makes this call.
     pub fn finish(&mut self) -> Result<()> {
-        self.tell()?;
-        while self.sending > 0 || self.delivered < self.next {
+        while self.sending > 0 {
             self.progress()?;
         }
+        self.tell(END)?;
+        while self.sending > 0 || !self.ended {
+            self.progress()?;
+        }
+        ensure!(
+            self.delivered == self.next,
+            "the peer has delivered {} of {} messages",
+            self.delivered,
+            self.next
+        );
         Ok(())
     }
 

@@ -10,18 +10,19 @@ use uverbs::efa::Efa;
 use uverbs::efa_device::{EfaDevice, Fabric};
 use uverbs_examples::ordered::{self, Channel, Figures};
 
-/// Two devices of a fabric, and the results of the two ends, which send `count` messages each. `during` is called with the devices
-/// while they do.
+/// Two devices of a fabric, and the results of the two ends, which send `count` messages each and take a peer without any progress for
+/// `limit` as lost. `during` is called with the devices while they do.
 fn exchange(
     fabric: &Fabric,
     count: u64,
+    limit: Duration,
     during: impl FnOnce([EfaDevice; 2]) + Send,
 ) -> [anyhow::Result<Figures>; 2] {
     let devices = ["efa0", "efa1"].map(|name| fabric.device(name).build());
     let contexts = devices.each_ref().map(|device| Context::<Efa>::from_kernel(device.open()).unwrap());
     let (one, two) = UnixStream::pair().unwrap();
     let end = |context: &Context<Efa>, stream: UnixStream| {
-        let mut channel = Channel::connect(context, stream)?;
+        let mut channel = Channel::connect(context, stream)?.limit(limit);
         ordered::run(&mut channel, count)
     };
     let [a, b] = &contexts;
@@ -36,7 +37,7 @@ fn exchange(
 
 #[test]
 fn messages_that_overtake_are_delivered_in_order() {
-    let results = exchange(&Fabric::new(5), 3000, |_| ());
+    let results = exchange(&Fabric::new(5), 3000, LIMIT, |_| ());
     let figures = results.map(Result::unwrap);
     // The window had something to do.
     assert!(figures.iter().all(|f| f.stats.early > 0 && f.stats.furthest > 1), "{figures:?}");
@@ -46,16 +47,18 @@ fn messages_that_overtake_are_delivered_in_order() {
 fn lost_and_late_packets_change_nothing() {
     let fabric = Fabric::new(6);
     fabric.loss(0.02).reorder(0.2).duplicate(0.05);
-    let results = exchange(&fabric, 1000, |_| ());
+    let results = exchange(&fabric, 1000, LIMIT, |_| ());
     assert!(results.iter().all(Result::is_ok), "{results:?}");
 }
 
-/// How long an end may take to report that the other one is lost: the device gives up after some seconds, the channel after 30.
+/// The time without progress in the tests that lose a peer.
+const IDLE: Duration = Duration::from_secs(3);
+/// How long an end may take to report that the other one is lost: the device gives up after some seconds, the channel after `IDLE`.
 const LIMIT: Duration = Duration::from_secs(45);
 
 fn both_fail(lose: impl FnOnce([EfaDevice; 2]) + Send) {
     let begin = Instant::now();
-    let results = exchange(&Fabric::new(7), u64::MAX, |devices| {
+    let results = exchange(&Fabric::new(7), u64::MAX, IDLE, |devices| {
         thread::sleep(Duration::from_millis(100));
         lose(devices);
     });
