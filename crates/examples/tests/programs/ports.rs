@@ -23,12 +23,12 @@ fn loopback_sends_a_message_to_itself() {
 fn pingpong_exchanges_messages() {
     let program = env!("CARGO_BIN_EXE_rc_pingpong");
     for options in [&["-c"][..], &["-e", "-c", "-r", "3", "-s", "100"], &["-m", "5", "-s", "1", "-r", "1"]] {
-        let text = run(program, &[&["-n", "200"], options].concat());
+        let text = run(program, &[&["-n", "50"], options].concat());
         assert!(text.contains("local address:") && text.contains("remote address:"), "{text}");
-        assert!(text.contains("\n200 iters in "), "{text}");
+        assert!(text.contains("\n50 iters in "), "{text}");
     }
-    let bytes = 2 * 200 * 4096;
-    assert!(run(program, &["-n", "200"]).contains(&format!("\n{bytes} bytes in ")));
+    let bytes = 2 * 50 * 4096;
+    assert!(run(program, &["-n", "50"]).contains(&format!("\n{bytes} bytes in ")));
 }
 
 #[test]

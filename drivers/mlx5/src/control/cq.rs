@@ -84,6 +84,7 @@ impl CqObject for Cq {
         let cqe_size = queue.cqe_size();
         let allocator = queue.ring().buf().allocator();
         let (ring, buf) = ring(VERB, handle.kernel(), entries, (cqe_size, allocator, self.0.pages))?;
+        ring.clear();
         let give = || {
             calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
                 // After EPROTO the kernel may have resized the CQ, so it is unknown which ring the device writes.
@@ -107,7 +108,7 @@ impl CqObject for Cq {
     }
 }
 
-/// The ring for `entries` entries of `cqe_size` bytes, and its memory.
+/// The ring for `entries` entries of `cqe_size` bytes, and its memory. It is to be cleared.
 fn ring(
     verb: &'static str,
     kernel: &Arc<dyn Kernel>,
@@ -119,7 +120,6 @@ fn ring(
         .map_err(|e| no_memory(verb, kernel, &e))?;
     let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)
         .ok_or_else(|| Error::invalid(verb, "cqe", format!("{} is too many", entries - 1)))?;
-    ring.clear();
     Ok((ring, buf))
 }
 
@@ -174,6 +174,8 @@ pub(super) fn create(
         let _ = handle.destroy().map_err(|_| core::mem::forget((ring, dbrec)));
         return Err(Error::protocol(VERB, format!("CQ number {cqn:#x}")));
     }
+    // Not before the kernel has accepted the size, because this touches all pages. The device does not write yet: no QP has this CQ.
+    ring.clear();
     let (queue, shared) = CompletionQueue::new(CqConfig {
         cqn,
         ring,

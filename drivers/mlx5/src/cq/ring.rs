@@ -30,7 +30,7 @@ impl CqRing {
         Some(Self { blocks: Arc::new(blocks) })
     }
 
-    /// Marks every entry as never written. To be called before the device gets the ring.
+    /// Marks every entry as never written. To be called before the device can write to the ring.
     pub fn clear(&self) {
         for position in 0..self.entries() {
             self.entry(position).0[WORDS - 1].store(NEVER_WRITTEN.to_be(), Ordering::Relaxed);
