@@ -307,6 +307,29 @@ fn pkgconfig(library: &Library) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    /// The packages of a build, each with its features.
+    fn packages(options: &[&str]) -> BTreeSet<String> {
+        let mut tree =
+            cargo::cargo(&["tree", "--quiet", "--locked", "--prefix", "none", "--format", "{p} {f}"]);
+        let out = tree.args(options).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let text = String::from_utf8(out.stdout).unwrap();
+        text.lines().map(|line| line.trim_end_matches(" (*)").trim_end().to_owned()).collect()
+    }
+
+    /// Another feature of one small package, and all that depends on it is built a second time in the tests of the library: this has
+    /// cost 50 s of CPU time.
+    #[test]
+    fn what_the_library_needs_has_the_features_that_it_has_in_the_tests() {
+        let features = format!("hca,{}", cargo::FEATURES);
+        let library = packages(&["--package", PACKAGE, "--features", &features, "--edges", "normal,build"]);
+        let tests = packages(&["--workspace", "--edges", "normal,build,dev"]);
+        let others: Vec<_> =
+            library.difference(&tests).filter(|package| !package.starts_with(PACKAGE)).collect();
+        assert!(library.len() > 20 && others.is_empty(), "{others:?}");
+    }
 
     const TABLE: &str = "ibv_a@IBVERBS_1.0 ibv_a\nibv_b@@IBVERBS_1.0 ibv_b\nibv_a@@IBVERBS_1.18 ibv_a\n\
                          ibv_cmd@@IBVERBS_PRIVATE_65 uverbs_missing_number\n";

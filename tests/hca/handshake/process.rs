@@ -98,6 +98,9 @@ fn handshake_and_stress_pass_without_membarrier() -> Outcome {
     suite.env(WITHOUT_MEMBARRIER, "1").args([
         "handshake::",
         "stress::",
+        // These have the same waits, in other scenes.
+        "--skip",
+        "udp::",
         "--skip",
         "handshake_and_stress_pass_without_membarrier",
     ]);
