@@ -284,7 +284,12 @@ pub fn query_gid_table(c: &mut RawCommand<'_, '_>, entries: &[ib_uverbs_gid_entr
     if entries.len() > room {
         return Err(Errno::EINVAL);
     }
-    c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries.as_bytes());
+    // `copy_to`: what is behind the entries stays as it is.
+    if let Some(output) = c.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES) {
+        let bytes = entries.as_bytes();
+        output[..bytes.len()].copy_from_slice(bytes);
+        c.mark_valid(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES);
+    }
     let count = entries.len() as u64;
     c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &count.to_ne_bytes());
     Ok(())

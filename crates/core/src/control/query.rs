@@ -28,7 +28,7 @@ use uverbs_uapi::ids::{
     UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_QUERY_PORT_SPEED, UVERBS_OBJECT_DEVICE,
 };
 use uverbs_uapi::verbs::{ib_uverbs_gid_entry, ib_uverbs_query_port_resp_ex};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes as _, IntoBytes};
 
 /// Entries that the longest attribute has room for.
 const MAX_GIDS: usize = u16::MAX as usize / size_of::<ib_uverbs_gid_entry>();
@@ -212,7 +212,8 @@ pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
 /// The kernel's error (`EINVAL` if there are more).
 pub fn gid_table(kernel: &Arc<dyn Kernel>) -> Result<Vec<GidEntry>> {
     const VERB: &str = "query_gid_table";
-    let mut entries = vec![ib_uverbs_gid_entry::default(); MAX_GIDS];
+    // Words, because memory of zeros costs nothing to make.
+    let mut entries = vec![0_u64; MAX_GIDS * size_of::<ib_uverbs_gid_entry>() / size_of::<u64>()];
     let mut count = 0_u64;
     Command::<4>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_TABLE)
         .constant(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, size_of::<ib_uverbs_gid_entry>() as u64)
@@ -221,6 +222,7 @@ pub fn gid_table(kernel: &Arc<dyn Kernel>) -> Result<Vec<GidEntry>> {
         .output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &mut count)
         .run(&**kernel)
         .map_err(|errno| device_error(VERB, &**kernel, errno))?;
+    let entries = <[ib_uverbs_gid_entry]>::ref_from_bytes(entries.as_bytes()).unwrap_or_default();
     let valid = usize::try_from(count).ok().and_then(|count| entries.get(..count));
     let valid =
         valid.ok_or_else(|| Error::protocol(VERB, format!("{count} entries in room for {MAX_GIDS}")))?;
