@@ -293,6 +293,10 @@ impl StepList for Player<'_> {
         }
     }
 
+    fn has_condition(&self) -> bool {
+        matches!(self.ops[self.at], Op::Await(_) | Op::WaitSent(_) | Op::WaitReceived(_))
+    }
+
     fn act(&mut self) -> Option<String> {
         let op = self.ops[self.at];
         self.at += 1;

@@ -6,38 +6,41 @@ use core::time::Duration;
 use std::time::Instant;
 use uverbs::attr::AccessFlags;
 use uverbs_hca::explore::Mode;
-use uverbs_litmus::generate::{SHAPES, programs};
+use uverbs_litmus::generate::{SHAPES, sample};
 use uverbs_litmus::oracle::{Rules, outcomes};
 use uverbs_litmus::program::Program;
 
-/// The largest size of the programs, in steps, and which of them are taken: `3/2` is one of two.
+/// Sizes of the programs, in steps, and which of them are taken: `3/2,4/3000` are one of two with up to three steps, and one of 3,000 with four.
 const BOUND: &str = "UVERBS_TEST_LITMUS";
-const DEFAULT_BOUND: (usize, usize) = (3, 2);
+const DEFAULT_BOUND: &str = "3/2,4/3000";
 /// The differences that are shown.
 const SHOWN: usize = 12;
 
-fn bound() -> (usize, usize) {
-    let Ok(text) = std::env::var(BOUND) else { return DEFAULT_BOUND };
-    let (size, every) = text.split_once('/').unwrap_or((&text, "1"));
+/// The largest size, and the one of so many, of each range of sizes.
+fn bounds() -> Vec<(usize, usize)> {
+    let text = std::env::var(BOUND).unwrap_or_else(|_| DEFAULT_BOUND.into());
     let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{BOUND}={text}: not a number"));
-    (number(size), number(every))
+    let ranges = text.split(',').map(|range| {
+        let (size, every) = range.split_once('/').unwrap_or((range, "1"));
+        (number(size), number(every))
+    });
+    ranges.collect()
 }
 
 fn equal(mode: Mode, rules: Rules) {
     let bench = Bench::new(AccessFlags::empty());
-    let (size, every) = bound();
+    let bounds = bounds();
+    let largest = bounds.iter().map(|(size, _)| *size).max().unwrap_or(0);
     let (mut count, mut hang, mut several, mut runs, mut redundant) = (0, 0, 0, 0, 0);
     let (mut of_model, mut of_device) = (Duration::ZERO, Duration::ZERO);
     let mut differences = Vec::new();
     let mut most = (0, 0, String::new());
     for (i, shape) in SHAPES.into_iter().enumerate() {
-        for size in 1..=size {
+        for size in 1..=largest {
+            let Some((_, every)) = bounds.iter().find(|(largest, _)| size <= *largest) else { continue };
             let (mut number, before) = (0_usize, (runs, redundant, of_device));
-            programs(shape, size, |program: &Program| {
+            sample(shape, size, *every, |program: &Program| {
                 number += 1;
-                if !number.is_multiple_of(every.max(1)) {
-                    return;
-                }
                 let start = Instant::now();
                 let Ok(expected) = outcomes(program, rules) else {
                     hang += 1;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Small programs on software HCAs: nodes with a few words of memory each, and reliable connections between them.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::attr::{AccessFlags, QpCap, QpState};
 use uverbs::mlx5::Mlx5;
 use uverbs::raw::{Cq, Qp};
 use uverbs::wr::Sge;
 use uverbs::{
-    ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
+    ConnectAttr, Context, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared, WcOpcode,
     WorkCompletion,
 };
 use uverbs_hca::explore::{Cpu, Footprint};
@@ -68,6 +69,8 @@ pub(crate) struct End<'n> {
     qp: Qp<Rc, Exclusive, Mlx5>,
     cq: Cq<Shared, Mlx5>,
     cqn: u32,
+    /// Receives of `ready` that are posted and not complete.
+    waiting: usize,
 }
 
 impl<'n> End<'n> {
@@ -75,7 +78,7 @@ impl<'n> End<'n> {
         let (cq, cqn) = node.queue();
         let cap = QpCap::new(32, 32).inline(64);
         let qp = node.pd.raw_qp::<Rc>().cq(&cq).cap(cap).create().expect("a QP");
-        Self { node, qp, cq, cqn }
+        Self { node, qp, cq, cqn, waiting: 0 }
     }
 
     /// Two connected ends.
@@ -106,8 +109,12 @@ impl<'n> End<'n> {
         cpu.post(hca, qp_num, || post_recv(rq, Face::Single, &[(wr_id, &sges[..])])).expect("a receive");
     }
 
-    /// Posts a receive for the first word of a line, before the threads begin.
+    /// Posts a receive for the first word of a line, before the threads begin, unless there is one of an earlier run.
     pub(crate) fn ready(&mut self, wr_id: u64, line: usize) {
+        if self.waiting > 0 {
+            return;
+        }
+        self.waiting += 1;
         let sges = words(self.node, line, 1);
         let rq = self.qp.rq_mut().expect("a receive queue");
         post_recv(rq, Face::Single, &[(wr_id, &sges[..])]).expect("a receive");
@@ -123,7 +130,16 @@ impl<'n> End<'n> {
     /// Polls at once.
     pub(crate) fn poll_one(&mut self) -> Option<WorkCompletion> {
         let mut wcs = [WorkCompletion::default()];
-        self.cq.poll(&mut wcs).expect("a poll").first().copied()
+        let wc = self.cq.poll(&mut wcs).expect("a poll").first().copied()?;
+        if matches!(wc.opcode, WcOpcode::RECV | WcOpcode::RECV_RDMA_WITH_IMM) {
+            self.waiting = self.waiting.saturating_sub(1);
+        }
+        Some(wc)
+    }
+
+    /// Takes what an earlier run has left.
+    fn forget(&mut self) {
+        while self.poll_one().is_some() {}
     }
 
     /// Waits for a successful completion.
@@ -138,4 +154,47 @@ impl<'n> End<'n> {
 /// The first words of a line, as an entry.
 pub(crate) fn words(node: &Node, line: usize, words: usize) -> [Sge; 1] {
     [sge(&node.mr, line * LINE..line * LINE + words * 8)]
+}
+
+/// Nodes and connections that many runs use one after the other: to make them costs more than a run.
+#[derive(Debug)]
+pub(crate) struct Bed<'n> {
+    pub(crate) a: &'n Node,
+    pub(crate) b: &'n Node,
+    pairs: [Mutex<(End<'n>, End<'n>)>; 2],
+    own: Mutex<(End<'n>, End<'n>)>,
+}
+
+/// The lines of a node of a [`Bed`].
+pub(crate) const BED_LINES: usize = 8;
+
+impl<'n> Bed<'n> {
+    pub(crate) fn new(a: &'n Node, b: &'n Node) -> Self {
+        let pair = |a, b| Mutex::new(End::pair(a, b));
+        Self { a, b, pairs: [pair(a, b), pair(a, b)], own: pair(b, b) }
+    }
+
+    /// The ends of a connection from A to B.
+    pub(crate) fn pair(&self, number: usize) -> MutexGuard<'_, (End<'n>, End<'n>)> {
+        self.pairs[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ends of a connection from B to B.
+    pub(crate) fn own(&self) -> MutexGuard<'_, (End<'n>, End<'n>)> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Prepares a run: no completion is left, and memory is 0, but for the first word of the first four lines of A, which is 1.
+    pub(crate) fn reset(&self) {
+        for mut ends in [self.pair(0), self.pair(1), self.own()] {
+            ends.0.forget();
+            ends.1.forget();
+        }
+        for (node, ones) in [(self.a, 4), (self.b, 0)] {
+            for at in (0..BED_LINES * LINE).step_by(8) {
+                let value = u64::from(at < ones * LINE && at % LINE == 0);
+                node.mr.atomic_u64(at).expect("a word of the region").store(value, Ordering::Relaxed);
+            }
+        }
+    }
 }

@@ -265,7 +265,28 @@ struct Search<'f> {
     shape: Shape,
     size: usize,
     program: Program,
+    /// One in so many beginnings, which lack one step, and one in so many of the programs that have it; and those so far.
+    beginnings: Every,
+    endings: Every,
     found: &'f mut dyn FnMut(&Program),
+}
+
+/// One in so many.
+#[derive(Debug)]
+struct Every {
+    every: usize,
+    so_far: usize,
+}
+
+impl Every {
+    fn new(every: usize) -> Self {
+        Self { every: every.max(1), so_far: 0 }
+    }
+
+    fn takes(&mut self) -> bool {
+        self.so_far += 1;
+        self.so_far.is_multiple_of(self.every)
+    }
 }
 
 impl Search<'_> {
@@ -274,9 +295,12 @@ impl Search<'_> {
         if done == self.size {
             let program = &self.program;
             let is_first = self.shape.nodes.len() > 2 || *program <= exchanged(program);
-            if is_first && matters(self.shape, program) {
+            if is_first && matters(self.shape, program) && self.endings.takes() {
                 (self.found)(program);
             }
+            return;
+        }
+        if done + 1 == self.size && !self.beginnings.takes() {
             return;
         }
         // A further step of the last thread, or the first step of a further thread.
@@ -307,7 +331,15 @@ impl Search<'_> {
 }
 
 /// Calls `found` with each program of this shape and size.
-pub fn programs(shape: Shape, size: usize, mut found: impl FnMut(&Program)) {
+pub fn programs(shape: Shape, size: usize, found: impl FnMut(&Program)) {
+    sample(shape, size, 1, found);
+}
+
+/// Calls `found` with about one in `every` of the programs of this shape and size: some programs of some beginnings.
+pub fn sample(shape: Shape, size: usize, every: usize, mut found: impl FnMut(&Program)) {
     let program = Program { threads: Vec::new() };
-    Search { shape, size, program, found: &mut found }.extend(&Names::default());
+    // Few programs are all that is wanted of a small size.
+    let beginnings = Every::new(if size > 3 { every.isqrt() } else { 1 });
+    let endings = Every::new(every / beginnings.every);
+    Search { shape, size, program, beginnings, endings, found: &mut found }.extend(&Names::default());
 }

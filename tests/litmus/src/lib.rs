@@ -8,5 +8,6 @@
 //! This package has no dependency, so that the model shares no code with the device.
 
 pub mod generate;
+mod list;
 pub mod oracle;
 pub mod program;

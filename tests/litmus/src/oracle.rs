@@ -22,9 +22,14 @@
 //! | Model: data in a buffer become visible before earlier entries, unless these are for the same word. Pcie: in order | InfiniBand 9.5 and 10.8.3.3 promise memory at a completion only, and the order of two WRITEs; PCIe: posted writes stay in order |
 //! | the write of an atomic becomes visible after all earlier writes of its buffer | it is of the answer: a later request of the same pipe has to see both |
 
+use crate::list::List;
 use crate::program::{From, LINKS, MAILBOX, NODES, Op, Outcome, Program, Verb, WORDS, Word, peer};
-use core::hash::{Hash as _, Hasher};
+use core::hash::{BuildHasherDefault, Hash as _, Hasher};
 use std::collections::{BTreeSet, HashSet};
+
+/// Requests of a pipe and registers of a thread at most, and entries of a buffer: a SEND has two.
+const REQUESTS: usize = 8;
+const ENTRIES: usize = 2 * REQUESTS;
 
 /// What the devices promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +44,12 @@ pub enum Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hangs;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 enum Entry {
     Data(Word, u8),
     /// The write of an atomic.
     Atomic(Word, u8),
+    #[default]
     Completion,
 }
 
@@ -57,10 +63,10 @@ impl Entry {
 }
 
 /// Writes that are not visible, with their numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Buffer {
     last: u8,
-    entries: Vec<(u8, Entry)>,
+    entries: List<(u8, Entry), ENTRIES>,
 }
 
 impl Buffer {
@@ -83,7 +89,7 @@ impl Buffer {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Request {
     verb: Verb,
     fence: bool,
@@ -93,34 +99,51 @@ struct Request {
     data: Option<u8>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+impl Default for Request {
+    fn default() -> Self {
+        let verb = Verb::Send { from: From::Value(0) };
+        Self { verb, fence: false, begun: false, after: 0, data: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Hash)]
 enum Answer {
+    #[default]
     Ack,
-    Read { to: u8, from: u8, after: u8, data: Option<u8> },
-    Old { to: u8, data: u8 },
+    Read {
+        to: u8,
+        from: u8,
+        after: u8,
+        data: Option<u8>,
+    },
+    Old {
+        to: u8,
+        data: u8,
+    },
 }
 
 /// One direction of a connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Pipe {
-    requests: Vec<Request>,
-    answers: Vec<Answer>,
+    requests: List<Request, REQUESTS>,
+    answers: List<Answer, REQUESTS>,
     /// Writes at the responder, and at the requester.
     remote: Buffer,
     local: Buffer,
     /// For each request that is not complete, whether it is a READ or an atomic.
-    incomplete: Vec<bool>,
+    incomplete: List<bool, REQUESTS>,
     /// Completions that were not polled: of requests, and of the peer's receives.
     sent: u8,
     received: u8,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Hash)]
 struct State {
     memory: [u8; NODES * WORDS],
     /// The next step and the registers of each thread.
-    threads: Vec<(u8, Vec<u8>)>,
-    /// Two of each connection: the requests of its first end, and of its second one.
+    threads: [(u8, List<u8, REQUESTS>); NODES],
+    /// Two of each connection: the requests of its first end, and of its second one. Those behind the last connection that the program uses
+    /// are left out.
     pipes: Vec<Pipe>,
 }
 
@@ -385,13 +408,14 @@ impl State {
 /// # Errors
 /// An order lets a thread wait for ever.
 pub fn outcomes(program: &Program, rules: Rules) -> Result<BTreeSet<Outcome>, Hangs> {
+    let links = program.threads.iter().flat_map(|thread| &thread.ops).filter_map(|op| op.link());
     let start = State {
         memory: [0; NODES * WORDS],
-        threads: program.threads.iter().map(|_| (0, Vec::new())).collect(),
-        pipes: vec![Pipe::default(); LINKS.len() * 2],
+        threads: Default::default(),
+        pipes: vec![Pipe::default(); links.max().map_or(0, |last| usize::from(last) + 1) * 2],
     };
     let mut outcomes = BTreeSet::new();
-    let mut known = HashSet::from([start.digest()]);
+    let mut known: HashSet<(u64, u64), BuildHasherDefault<Digest>> = HashSet::from_iter([start.digest()]);
     let mut todo = vec![start];
     while let Some(state) = todo.pop() {
         let mut next = Vec::new();
@@ -407,7 +431,7 @@ pub fn outcomes(program: &Program, rules: Rules) -> Result<BTreeSet<Outcome>, Ha
             if !has_ended {
                 return Err(Hangs);
             }
-            let registers = state.threads.iter().flat_map(|(_, registers)| registers);
+            let registers = state.threads.iter().flat_map(|(_, registers)| registers.iter());
             outcomes.insert(registers.chain(&state.memory).copied().collect());
         }
         for state in next {
@@ -424,10 +448,8 @@ pub fn outcomes(program: &Program, rules: Rules) -> Result<BTreeSet<Outcome>, Ha
 pub fn is_valid(program: &Program) -> bool {
     program.threads.iter().all(|thread| {
         thread.ops.iter().all(|op| match op {
-            Op::Post { link, .. } | Op::WaitSent(link) | Op::PollSent(link) | Op::WaitReceived(link) => {
-                peer(thread.node, *link).is_some()
-            }
             Op::Load(at) | Op::Store(at, _) | Op::Await(at) => usize::from(*at) < WORDS,
+            _ => op.link().is_none_or(|link| peer(thread.node, link).is_some()),
         })
     })
 }

@@ -122,6 +122,18 @@ impl Op {
     pub fn has_register(self) -> bool {
         matches!(self, Self::Load(_) | Self::Await(_) | Self::PollSent(_))
     }
+
+    /// The connection that it uses.
+    #[must_use]
+    pub fn link(self) -> Option<u8> {
+        match self {
+            Self::Post { link, .. }
+            | Self::WaitSent(link)
+            | Self::PollSent(link)
+            | Self::WaitReceived(link) => Some(link),
+            Self::Load(_) | Self::Store(..) | Self::Await(_) => None,
+        }
+    }
 }
 
 /// A thread. Each node has one at most.

@@ -188,6 +188,12 @@ impl<M: Model> Fabric<M> {
         })
     }
 
+    /// The number of the last step that has arisen since the order was set, whether it can be taken or has to wait.
+    #[must_use]
+    pub fn arisen_steps(&self) -> u64 {
+        self.read(|world| world.net.order.as_ref().map_or(0, |order| order.arisen()))
+    }
+
     /// Takes a step; `false` if it can't be taken any more.
     #[expect(clippy::must_use_candidate, reason = "a step of `steps` can be taken")]
     pub fn take_step(&self, step: Step) -> bool {

@@ -192,6 +192,11 @@ impl<P: Packet> Order<P> {
         self.mode
     }
 
+    /// The number of the last step that has arisen.
+    pub(crate) fn arisen(&self) -> u64 {
+        self.next
+    }
+
     /// The names of the devices, by number.
     pub(crate) fn name_devices(&mut self, names: Vec<Arc<str>>) {
         self.record.names = names;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The threads of a program: each waits before each of its steps until the explorer lets it go on.
 
-use super::run::Turn;
+use super::turn::Turn;
 use crate::Hca;
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_fabric::order::{Footprint, Mode};
@@ -35,6 +35,11 @@ pub trait StepList {
         true
     }
 
+    /// Whether [`is_ready`](Self::is_ready) depends on what others do. `false` saves runs.
+    fn has_condition(&self) -> bool {
+        true
+    }
+
     /// Takes the step. Returns it in words, for the schedule, or nothing.
     fn act(&mut self) -> Option<String>;
 }
@@ -42,7 +47,7 @@ pub trait StepList {
 /// What a thread does that others can see. Each call is a step.
 #[derive(Debug)]
 pub struct Cpu<'a> {
-    pub(super) turn: &'a Turn,
+    pub(super) turn: &'a Turn<'a>,
     pub(super) index: usize,
 }
 
@@ -104,19 +109,29 @@ impl Cpu<'_> {
 
     /// Takes a step with these accesses; `act` returns its result, and the step in words.
     pub fn step<T>(&self, footprint: Footprint, act: impl FnOnce() -> (T, String)) -> T {
-        self.step_when(footprint, || true, act)
+        self.step_if(footprint, None, act)
     }
 
-    /// As [`step`](Self::step), when `ready` is true. `ready` must change nothing.
+    /// As [`step`](Self::step), when `ready` is true. `ready` must change nothing, and depend on nothing but what `footprint` has: it is called
+    /// again after a step that conflicts with `footprint`, and if that is empty, after each step.
     pub fn step_when<T>(
         &self,
         footprint: Footprint,
         ready: impl Fn() -> bool,
         act: impl FnOnce() -> (T, String),
     ) -> T {
-        self.turn.wait(self.index, footprint, &ready);
+        self.step_if(footprint, Some(&ready), act)
+    }
+
+    fn step_if<T>(
+        &self,
+        footprint: Footprint,
+        ready: Option<&dyn Fn() -> bool>,
+        act: impl FnOnce() -> (T, String),
+    ) -> T {
+        self.turn.wait(self.index, footprint, ready);
         let (result, words) = act();
-        self.turn.say(self.index, words);
+        self.turn.say(self.index, &words);
         result
     }
 }

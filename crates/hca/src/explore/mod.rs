@@ -20,17 +20,20 @@
 //! each other's steps in that order: the store buffers of a processor are not part of the model.
 //!
 //! # What is explored
-//! [`Explorer::explore`] covers each class of orders that differ only in exchanged neighbours without a common access (sleep sets, of P.
-//! Godefroid, "Partial-Order Methods", 1996). Deliveries of packets take place at once, since they only make further steps possible, except
+//! [`Explorer::explore`] covers each class of orders that differ only in exchanged neighbours without a common access (source sets, of P.
+//! Abdulla, S. Aronis, B. Jonsson and K. Sagonas, "Optimal Dynamic Partial Order Reduction", POPL 2014, and sleep sets, of P. Godefroid,
+//! "Partial-Order Methods", 1996). Deliveries of packets take place at once, since they only make further steps possible, except
 //! those of atomics, which read memory. Timers run if nothing else can. The bounds are [`Explorer::max_runs`] and
 //! [`Explorer::max_steps`]; [`Report::is_complete`] tells whether they sufficed.
 //!
 //! [`Explorer::seeds`] makes one run per seed instead, each with an order that the seed selects.
 
 mod cpu;
+mod events;
 mod report;
 mod run;
 mod search;
+mod turn;
 
 pub use cpu::{Cpu, StepList, Thread};
 pub use report::{Failure, Report};
@@ -144,12 +147,30 @@ impl Explorer {
 
     /// Runs the program once for each seed, up to the first run that fails, which the report has.
     pub fn seeds(&self, seeds: impl IntoIterator<Item = u64>, program: impl Fn(&Run)) -> Report {
+        self.seeds_with(&|| Fabric::deterministic(0), seeds, program)
+    }
+
+    /// As [`seeds`](Self::seeds), on a fabric that has its devices, as [`search_on`](Self::search_on).
+    pub fn seeds_on(
+        &self,
+        fabric: &Fabric,
+        seeds: impl IntoIterator<Item = u64>,
+        program: impl Fn(&Run),
+    ) -> Report {
+        self.seeds_with(&|| fabric.clone(), seeds, program)
+    }
+
+    fn seeds_with(
+        &self,
+        fabric: &dyn Fn() -> Fabric,
+        seeds: impl IntoIterator<Item = u64>,
+        program: impl Fn(&Run),
+    ) -> Report {
         let mut report = Report { is_complete: true, ..Report::default() };
         for seed in seeds {
             report.runs += 1;
-            if let (_, End::Failed(failure)) =
-                self.run(Fabric::deterministic(0), Chooser::Random(Random::new(seed)), &program)
-            {
+            let chooser = Chooser::Random(Random::new(seed));
+            if let (_, End::Failed(failure)) = self.run(fabric(), chooser, &program) {
                 report.failure = Some(Failure { seed: Some(seed), ..failure });
                 break;
             }
