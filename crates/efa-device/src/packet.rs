@@ -4,6 +4,7 @@
 //! SRD's packets are not published. What is modelled is its description (`SRD.txt` of Amazon's kernel driver): packets take different
 //! paths, each is acknowledged, lost ones are repeated, and a message is delivered at most once.
 
+use uverbs_fabric::order::{Label, Route};
 use uverbs_fabric::script::{Opcode, PacketFacts};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
@@ -80,6 +81,37 @@ impl uverbs_fabric::Packet for Packet {
 
     fn source(&self) -> usize {
         self.from
+    }
+
+    fn route(&self) -> Option<Route> {
+        let is_response = matches!(self.body, Body::Ack { .. } | Body::ReadData { .. });
+        Some(Route { src: self.src_qpn.into(), dest: self.dest_qpn.into(), is_response })
+    }
+
+    fn is_unordered(&self) -> bool {
+        true
+    }
+
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.body {
+            Body::Datagram { data, .. }
+            | Body::Send { data, .. }
+            | Body::Write { data, .. }
+            | Body::ReadData { data } => Some(data),
+            Body::Read { .. } | Body::Ack { .. } => None,
+        }
+    }
+
+    fn label(&self) -> Label {
+        let op = match &self.body {
+            Body::Datagram { .. } => "datagram",
+            Body::Send { .. } => "SEND",
+            Body::Write { .. } => "RDMA WRITE",
+            Body::Read { .. } => "RDMA READ request",
+            Body::Ack { .. } => "acknowledgement",
+            Body::ReadData { .. } => "RDMA READ response",
+        };
+        Label { op, psn: self.place.message as u32 }
     }
 
     fn qpns(&self) -> (u32, u32) {

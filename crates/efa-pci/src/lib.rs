@@ -153,7 +153,7 @@ impl uverbs_vfio::Function for PciFunction {
     }
 
     fn reset(&self) {
-        self.enter(|device, function, _| function.power_up(device));
+        self.enter(|device, function, port| function.power_up(device, port));
     }
 }
 

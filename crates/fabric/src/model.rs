@@ -43,6 +43,11 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// The timer of a queue, and what it waits for; `None` if there is no such queue.
     fn timer(&mut self, queue: u32) -> Option<(&mut Timer, Wait)>;
 
+    /// The number of the QP whose timer is that of this queue.
+    fn queue_pair(&self, queue: u32) -> u32 {
+        queue
+    }
+
     /// The timer of a queue has expired.
     fn timeout(&mut self, port: &mut Port<'_, Self::Packet>, queue: u32);
 
@@ -188,6 +193,11 @@ pub trait Packet: Clone + fmt::Debug + Send + 'static {
     /// The route on which it stays in order, if the [modes of order](crate::order) apply to it.
     fn route(&self) -> Option<Route> {
         None
+    }
+
+    /// Whether other packets of its route overtake it, in the modes of order.
+    fn is_unordered(&self) -> bool {
+        false
     }
 
     /// Its data, which are read in steps.

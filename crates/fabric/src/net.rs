@@ -439,7 +439,8 @@ impl<P: Packet> Net<P> {
             Some(route) => match &mut self.order {
                 Some(order) if self.packets.start(origin, packet.cost()) => {
                     let ways = (packet.source(), to);
-                    Some(order.hold((now, at), ways, route, packet, waits, is_late) | HELD)
+                    let overtaken = is_late || packet.is_unordered();
+                    Some(order.hold((now, at), ways, route, packet, waits, overtaken) | HELD)
                 }
                 _ => None,
             },

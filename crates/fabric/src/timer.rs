@@ -12,12 +12,14 @@ pub struct Timer {
     pub deadline: Option<u64>,
     /// Its entry in the network.
     pub queued: Option<TimerEntry>,
+    /// How often it was set again instead of being run.
+    pub(crate) postponed: u32,
 }
 
 impl Timer {
     /// Sets it to expire at this time, as the timer of this queue.
     pub fn arm<P: Packet>(&mut self, port: &mut Port<'_, P>, queue: u32, at: u64) {
-        self.deadline = Some(at);
+        (self.deadline, self.postponed) = (Some(at), 0);
         if self.queued.is_none_or(|(queued, _)| queued > at) {
             // A later entry would stay until its time, which may be hours away.
             self.queued.into_iter().for_each(|entry| port.net.cancel(entry));

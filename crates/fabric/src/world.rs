@@ -28,6 +28,11 @@ const SWEEP_OF_THREAD: usize = 256;
 /// timer waits for.
 const LATE: u64 = 1_000_000_000;
 
+/// A timer that waits for an answer which a mode of order keeps back is set again for this time, ns.
+const LATER: u64 = 10_000_000;
+/// How many times one is set again whose answer comes from another process: together about a second, for each of its retries.
+const MOST_POSTPONED: u32 = 100;
+
 /// All state of a fabric.
 pub struct World<M: Model> {
     /// The network.
@@ -203,6 +208,28 @@ impl<M: Model> World<M> {
         }
     }
 
+    /// [`fire`](Self::fire) in real time. A timer waits on if a mode of order keeps back the answer that it waits for, or may do so in the
+    /// process of the peer: neither the peer nor the network is slow.
+    fn fire_in_real_time(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let is_alone =
+            self.net.ports.iter().all(|port| matches!(port.location, PortLocation::Here | PortLocation::Gone));
+        if let Some((device, mut port)) = self.device(index)
+            && let qpn = device.queue_pair(queue)
+            && let Some((timer, Wait::Answer)) = device.timer(queue)
+            && timer.queued == Some(entry)
+            && timer.deadline.is_some_and(|at| at <= port.now)
+            && let Some(order) = &port.net.order
+            && (order.delays_answer(index, qpn) || !is_alone && timer.postponed < MOST_POSTPONED)
+        {
+            let (later, postponed) = (port.now.saturating_add(LATER), timer.postponed + 1);
+            timer.queued = None;
+            timer.arm(&mut port, queue, later);
+            timer.postponed = postponed;
+            return;
+        }
+        self.fire(entry, index, queue);
+    }
+
     /// Sets a timer again that was popped and not run.
     fn set_again(&mut self, entry: TimerEntry, index: usize, queue: u32) {
         let Some((device, port)) = self.device(index) else { return };
@@ -225,7 +252,7 @@ impl<M: Model> World<M> {
                 return;
             }
             match self.net.pop_timer(self.now) {
-                Some((entry, index, queue)) => self.fire(entry, index, queue),
+                Some((entry, index, queue)) => self.fire_in_real_time(entry, index, queue),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
                 None => {}
             }
@@ -240,7 +267,7 @@ impl<M: Model> World<M> {
             if wait == Some(Wait::Answer) && entry.0.saturating_add(LATE) > self.now {
                 self.set_again(entry, index, queue);
             } else {
-                self.fire(entry, index, queue);
+                self.fire_in_real_time(entry, index, queue);
             }
         }
     }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: sub-queues with phase bits, and their doorbell.
 
+use super::deferred::Completion;
 use super::{Caps, Device, Notice, Port, trace};
 use crate::violation::{Mistake, Object};
 use uverbs_efa_hw::io::{CdescCommon, RxCdesc, RxCdescEx, TxCdesc};
 use uverbs_efa_hw::regs::CqDoorbell;
 use uverbs_fabric::memory::{Area, Fault};
+use uverbs_fabric::order::Lane;
 use uverbs_fabric::ring::RingDump;
 use zerocopy::IntoBytes;
 
@@ -107,8 +109,16 @@ impl Cq {
 }
 
 impl Device {
+    /// Writes a completion: now, or in a mode of order behind the data in its lane.
+    fn complete(&mut self, port: &mut Port<'_>, lane: Lane, completion: Completion, after_reads: bool) {
+        if !self.defer(port, lane, completion, after_reads) {
+            self.complete_now(port, completion);
+        }
+    }
+
     /// Writes a completion, and raises an event if the CQ is armed.
-    fn complete(&mut self, port: &Port<'_>, number: u16, sub: u16, bytes: &mut [u8]) {
+    pub(super) fn complete_now(&mut self, port: &Port<'_>, completion: Completion) {
+        let Completion { cq: number, sub, mut bytes } = completion;
         let Some(cq) = self.cqs.get_mut(&number) else { return };
         let size = usize::from(cq.params.entry);
         let result = bytes.get_mut(..size).ok_or(Fault).and_then(|bytes| cq.push(sub, bytes));
@@ -123,14 +133,27 @@ impl Device {
     }
 
     /// Writes the completion of a send, read or write.
-    pub(super) fn complete_send(&mut self, port: &Port<'_>, (cq, sub): (u16, u16), common: CdescCommon) {
+    pub(super) fn complete_send(
+        &mut self,
+        port: &mut Port<'_>,
+        (cq, sub): (u16, u16),
+        lane: Lane,
+        common: CdescCommon,
+        after_reads: bool,
+    ) {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(TxCdesc { common, ..TxCdesc::default() }.as_bytes());
-        self.complete(port, cq, sub, &mut bytes);
+        self.complete(port, lane, Completion { cq, sub, bytes }, after_reads);
     }
 
     /// Writes the completion of a receive.
-    pub(super) fn complete_receive(&mut self, port: &Port<'_>, (cq, sub): (u16, u16), received: Received) {
+    pub(super) fn complete_receive(
+        &mut self,
+        port: &mut Port<'_>,
+        (cq, sub): (u16, u16),
+        lane: Lane,
+        received: Received,
+    ) {
         let Received { common, length, ah, src_qpn, imm, gid } = received;
         let base = RxCdesc { common, length: length as u16, ah, src_qp_num: src_qpn, imm };
         let mut u = [0; 16];
@@ -143,7 +166,7 @@ impl Device {
         }
         let mut bytes = [0; 32];
         bytes.copy_from_slice(RxCdescEx { base, u }.as_bytes());
-        self.complete(port, cq, sub, &mut bytes);
+        self.complete(port, lane, Completion { cq, sub, bytes }, false);
     }
 
     /// The doorbell of a CQ. An armed CQ raises an event at the next completion; if there is one that the driver has not consumed,

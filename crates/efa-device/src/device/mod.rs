@@ -3,6 +3,7 @@
 //! (the in-process kernel, or the registers of a PCI function) creates objects in it and delivers its notices.
 
 mod cq;
+mod deferred;
 mod model;
 mod mr;
 mod objects;
@@ -141,6 +142,8 @@ pub struct Device {
     pub(crate) in_real_time: bool,
     /// The entries of timers of QPs that were destroyed.
     pub(crate) cancelled: Vec<uverbs_fabric::net::TimerEntry>,
+    /// Accesses to memory that take place later, in a mode of order.
+    deferred: deferred::Deferred,
     /// Notices that the front has not yet delivered.
     pub notices: Vec<Notice>,
     violations: Violations<Object, Mistake>,
@@ -170,6 +173,7 @@ impl Device {
             epoch: 1,
             in_real_time: false,
             cancelled: Vec::new(),
+            deferred: deferred::Deferred::default(),
             notices: Vec::new(),
             violations: Violations::default(),
             stats: Stats::default(),
@@ -182,6 +186,7 @@ impl Device {
         let cancelled = self.cancelled.iter().copied().chain(timers).collect();
         *self = Self {
             cancelled,
+            deferred: self.deferred.after_reset(),
             epoch: self.epoch.wrapping_add(1),
             in_real_time: self.in_real_time,
             violations: core::mem::take(&mut self.violations),

@@ -7,8 +7,9 @@ use crate::DeviceBuilder;
 use crate::packet::{Body, Packet};
 use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
+use uverbs_fabric::order::Label;
 use uverbs_fabric::ring::{Queue, RingDump};
-use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
+use uverbs_fabric::{Model, Packet as _, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
     const ALL: &'static [Self] = &[Self::Ud, Self::Srd];
@@ -33,7 +34,14 @@ impl Model for Device {
         DeviceBuilder::new(fabric, name)
     }
 
+    fn step(&mut self, port: &mut Port<'_>, token: u64) {
+        if let Some(completion) = self.deferred_completion(token) {
+            self.complete_now(port, completion);
+        }
+    }
+
     fn receive(&mut self, port: &mut Port<'_>, packet: Box<Packet>) {
+        self.begin(port, packet.label());
         self.stats.rx_pkts += 1;
         self.stats.rx_bytes += packet.body.data().len() as u64;
         match packet.body {
@@ -54,7 +62,13 @@ impl Model for Device {
         Some((&mut qp.timer, wait))
     }
 
+    fn queue_pair(&self, queue: u32) -> u32 {
+        let qpn = u16::try_from(queue).ok().and_then(|index| self.qpn_of_index(index));
+        qpn.map_or(queue, u32::from)
+    }
+
     fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
+        self.begin(port, Label::default());
         let Some(qpn) = u16::try_from(queue).ok().and_then(|i| self.qps.get(&i)).map(|qp| qp.qpn) else {
             return;
         };

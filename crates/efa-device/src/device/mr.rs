@@ -80,7 +80,7 @@ impl Device {
         offset: u64,
         len: usize,
         is_written: bool,
-        mut f: impl FnMut(&dyn Memory, u64, core::ops::Range<usize>) -> Result<(), Fault>,
+        mut f: impl FnMut(&Arc<dyn Memory>, u64, core::ops::Range<usize>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let (mut skip, mut done) = (offset, 0);
         for buffer in buffers {
@@ -94,7 +94,7 @@ impl Device {
             }
             let (mr, at) = self.local(pd, *buffer, is_written)?;
             let n = usize::try_from(size - skip).unwrap_or(usize::MAX).min(len - done);
-            f(&*mr.memory, at + skip, done..done + n)?;
+            f(&mr.memory, at + skip, done..done + n)?;
             (skip, done) = (0, done + n);
         }
         if done == len { Ok(()) } else { Err(Fault) }
@@ -110,7 +110,7 @@ impl Device {
     ) -> Result<Vec<u8>, Fault> {
         let mut data = vec![0; len];
         self.each_part(pd, buffers, offset, len, false, |memory, at, part| {
-            memory.read(at, data.get_mut(part).ok_or(Fault)?)
+            self.fetch(memory, at, part.start, data.get_mut(part).ok_or(Fault)?)
         })?;
         Ok(data)
     }
@@ -118,7 +118,7 @@ impl Device {
     /// Writes bytes at `offset` of the data in buffers.
     pub(super) fn scatter(&self, pd: u16, buffers: &[Buffer], offset: u64, data: &[u8]) -> Result<(), Fault> {
         self.each_part(pd, buffers, offset, data.len(), true, |memory, at, part| {
-            memory.write(at, data.get(part).ok_or(Fault)?)
+            self.store(memory, at, data.get(part).ok_or(Fault)?)
         })
     }
 
@@ -130,7 +130,7 @@ impl Device {
         addr: u64,
         total: u64,
         is_written: bool,
-    ) -> Result<(&dyn Memory, u64), Fault> {
+    ) -> Result<(&Arc<dyn Memory>, u64), Fault> {
         if rkey & REMOTE == 0 {
             return Err(Fault);
         }
@@ -139,6 +139,6 @@ impl Device {
         if !allowed {
             return Err(Fault);
         }
-        Ok((&*mr.memory, mr.at(addr, total).ok_or(Fault)?))
+        Ok((&mr.memory, mr.at(addr, total).ok_or(Fault)?))
     }
 }

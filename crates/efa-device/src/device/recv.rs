@@ -2,6 +2,7 @@
 //! The receive queue, and what is placed in receives.
 
 use super::cq::Received;
+use super::deferred::lane;
 use super::mr::Buffer;
 use super::qp::{Qp, QpKind, State};
 use super::{Caps, Device, Port, trace};
@@ -12,6 +13,7 @@ use uverbs_efa_hw::io::{
     EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT, EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH,
     EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR, EFA_IO_RECV_QUEUE, RxDesc, UNKNOWN_AH,
 };
+use uverbs_fabric::order::Side;
 use zerocopy::FromBytes;
 
 /// Bytes of the header that a datagram has in front of its data, as with other devices: a GRH, or the room for it.
@@ -118,7 +120,9 @@ impl Device {
             (EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_OK)
         };
         if status == EFA_IO_COMP_STATUS_OK {
-            trace::placed(port, qp.qpn, &receive.buffers, (0, delivery.data.len()));
+            if self.stores_at_once() {
+                trace::placed(port, qp.qpn, &receive.buffers, (0, delivery.data.len()));
+            }
             self.stats.recv_wrs += 1;
             self.stats.recv_bytes += u64::from(delivery.length);
         }
@@ -129,7 +133,7 @@ impl Device {
     /// Writes the completion of a receive, or of a write that consumes none.
     pub(super) fn report(
         &mut self,
-        port: &Port<'_>,
+        port: &mut Port<'_>,
         qp: &Qp,
         packet: &Packet,
         delivery: &Delivery<'_>,
@@ -148,7 +152,8 @@ impl Device {
             imm: delivery.imm.unwrap_or(0),
             gid: if ah.is_none() { gid } else { None },
         };
-        self.complete_receive(port, qp.recv_queue(), received);
+        let message = lane(qp.qpn, Side::Responder, (packet.from, packet.place.message));
+        self.complete_receive(port, qp.recv_queue(), message, received);
     }
 
     /// The GID of a port.

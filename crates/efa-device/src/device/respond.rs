@@ -3,6 +3,7 @@
 //!
 //! The packets of a write are placed as they arrive, in any order. Its immediate data are delivered when all have arrived.
 
+use super::deferred::lane;
 use super::peer::Arrival;
 use super::qp::{Qp, QpKind};
 use super::recv::Delivery;
@@ -14,6 +15,7 @@ use uverbs_efa_hw::io::{
     EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH, EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER,
     EFA_IO_RDMA_WRITE, EFA_IO_SEND,
 };
+use uverbs_fabric::order::Side;
 
 /// The outcome of a packet: done with this status, or more packets must arrive.
 enum Outcome {
@@ -26,7 +28,9 @@ impl Device {
     pub(super) fn request(&mut self, port: &mut Port<'_>, packet: Packet) {
         if let Body::Read { qkey, remote, len } = packet.body {
             // A repeated read is executed again, so nothing is remembered.
-            let body = match self.checked(port, &packet, qkey, |device, _, qp| device.read(qp, remote, len)) {
+            let body = match self
+                .checked(port, &packet, qkey, |device, port, qp| device.read(port, qp, remote, len))
+            {
                 Ok(Ok(data)) => {
                     self.stats.read_resp_bytes += data.len() as u64;
                     Body::ReadData { data }
@@ -115,15 +119,16 @@ impl Device {
     }
 
     /// The data of a packet of a read.
-    fn read(&self, qp: &Qp, remote: Remote, len: u32) -> Result<Vec<u8>, u8> {
+    fn read(&self, port: &Port<'_>, qp: &Qp, remote: Remote, len: u32) -> Result<Vec<u8>, u8> {
         let Remote { addr, rkey, total, offset } = remote;
         if u64::from(offset) + u64::from(len) > u64::from(total) || len > self.caps.mtu {
             return Err(EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH);
         }
+        self.begin_fetch(port);
         let mut data = vec![0; len as usize];
         if total > 0 {
             self.remote(qp.pd, rkey, addr, total.into(), false)
-                .and_then(|(memory, at)| memory.read(at + u64::from(offset), &mut data))
+                .and_then(|(memory, at)| self.fetch(memory, at + u64::from(offset), 0, &mut data))
                 .map_err(|_| EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS)?;
         }
         Ok(data)
@@ -149,10 +154,13 @@ impl Device {
         }
         if total > 0 {
             let memory = self.remote(qp.pd, rkey, addr, total.into(), true);
-            if memory.and_then(|(memory, at)| memory.write(at + u64::from(offset), data)).is_err() {
+            if memory.and_then(|(memory, at)| self.store(memory, at + u64::from(offset), data)).is_err() {
                 return Outcome::Done(EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS);
             }
-            trace::written(port, qp.qpn, rkey, addr.wrapping_add(offset.into()), data.len());
+            if self.stores_at_once() {
+                trace::written(port, qp.qpn, rkey, addr.wrapping_add(offset.into()), data.len());
+            }
+            self.place_collected(port, lane(qp.qpn, Side::Responder, (packet.from, packet.place.message)));
         }
         self.stats.write_recv_bytes += data.len() as u64;
         if !all {

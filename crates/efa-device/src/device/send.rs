@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue: doorbells, and the decoding of entries.
 
+use super::deferred::{lane, lane_of_queue};
 use super::mr::Buffer;
 use super::qp::{Qp, QpKind, State};
-use super::transmit::Message;
+use super::transmit::{Key, Message};
 use super::{Device, Port, trace};
 use crate::violation::{Mistake, Object};
 use uverbs_efa_hw::io::{
@@ -14,6 +15,7 @@ use uverbs_efa_hw::io::{
     EFA_IO_TX_META_DESC_FIRST_MASK, EFA_IO_TX_META_DESC_LAST_MASK, EFA_IO_TX_META_DESC_META_DESC_MASK,
     EFA_IO_TX_META_DESC_META_EXTENSION_MASK, RemoteMemAddr, TxBufDesc, TxMetaDesc, TxWqe128,
 };
+use uverbs_fabric::order::{Label, Side};
 use zerocopy::FromBytes;
 
 /// Bytes of the meta descriptor, behind which the data begin, and of the remote memory.
@@ -31,6 +33,7 @@ fn buffer(bytes: &[u8]) -> Option<Buffer> {
 impl Device {
     /// The doorbell of a send queue: the number of entries posted so far.
     pub fn sq_doorbell(&mut self, port: &mut Port<'_>, qpn: u16, value: u32) {
+        self.begin(port, Label::default());
         let result = self.with_qp(qpn, |device, qp| {
             let Some(sq) = &mut qp.sq else { return Some((0, Mistake::NoSuchQueue)) };
             let (index, size) = (sq.next, sq.count);
@@ -144,13 +147,31 @@ impl Device {
     }
 
     /// Writes the completion of a request, unless it succeeded and none was requested.
-    pub(super) fn finish_send(&mut self, port: &Port<'_>, qp: &Qp, meta: &TxMetaDesc, status: u8) {
+    pub(super) fn finish_send(&mut self, port: &mut Port<'_>, qp: &Qp, meta: &TxMetaDesc, status: u8) {
+        self.finish_message(port, qp, meta, status, None);
+    }
+
+    /// [`finish_send`](Self::finish_send) of a message that was begun.
+    pub(super) fn finish_message(
+        &mut self,
+        port: &mut Port<'_>,
+        qp: &Qp,
+        meta: &TxMetaDesc,
+        status: u8,
+        key: Option<Key>,
+    ) {
         if status == 0 && !meta.comp_req() {
             return;
         }
         let flags = CdescCommon::pack(false, EFA_IO_SEND_QUEUE, false, meta.op_type(), false);
         let common = CdescCommon { req_id: meta.req_id, status, flags, qp_num: qp.qpn };
-        self.complete_send(port, qp.send_queue(), common);
+        let lane = match key {
+            Some(key) => lane(qp.qpn, Side::Requester, key),
+            None => lane_of_queue(qp.qpn, Side::Requester),
+        };
+        // The answers to a message tell that its data were read.
+        let after_reads = key.is_none() || status != 0;
+        self.complete_send(port, qp.send_queue(), lane, common, after_reads);
     }
 
     /// A mistake after which the QP can't continue.
@@ -187,7 +208,8 @@ impl Device {
                 qp_num: qp.qpn,
             };
             let received = super::cq::Received { common, ..super::cq::Received::default() };
-            self.complete_receive(port, qp.recv_queue(), received);
+            let lane = lane_of_queue(qp.qpn, Side::Responder);
+            self.complete_receive(port, qp.recv_queue(), lane, received);
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The requester's side of SRD: messages in packets, which take any path; answers, repetitions, retries.
 
+use super::deferred::lane;
 use super::mr::Buffer;
 use super::qp::Qp;
 use super::window::Window;
@@ -12,6 +13,7 @@ use uverbs_efa_hw::io::{
     EFA_IO_COMP_STATUS_LOCAL_ERROR_UNRESP_REMOTE, EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR,
     EFA_IO_RDMA_READ, EFA_IO_RDMA_WRITE, EFA_IO_SEND, TxMetaDesc,
 };
+use uverbs_fabric::order::Side;
 
 /// A message by the device that it goes to, and its number there.
 pub(super) type Key = (usize, u64);
@@ -106,7 +108,8 @@ impl Device {
     }
 
     /// The data of a packet.
-    fn data_of(&self, qp: &Qp, message: &Message, index: u32) -> Option<Vec<u8>> {
+    fn data_of(&self, port: &Port<'_>, qp: &Qp, message: &Message, index: u32) -> Option<Vec<u8>> {
+        self.begin_fetch(port);
         let (offset, len) = message.part(index);
         if message.buffers.is_empty() {
             return message.inline.get(offset as usize..(offset + len) as usize).map(<[u8]>::to_vec);
@@ -116,7 +119,7 @@ impl Device {
 
     /// Sends a datagram, which is complete then.
     pub(super) fn send_datagram(&mut self, port: &mut Port<'_>, qp: &Qp, message: &Message) {
-        let Some(data) = self.data_of(qp, message, 0) else {
+        let Some(data) = self.data_of(port, qp, message, 0) else {
             return self.finish_send(port, qp, &message.meta, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY);
         };
         let body = Body::Datagram { qkey: message.meta.qkey, imm: message.imm(), data };
@@ -141,7 +144,7 @@ impl Device {
         let packet = Packet { from: port.me, src_qpn, dest_qpn, place, body };
         self.stats.tx_pkts += 1;
         self.stats.tx_bytes += packet.body.data().len() as u64;
-        port.net.send(at, to, packet);
+        port.net.send_when(at, to, packet, self.waits());
     }
 
     fn count_sent(&mut self, message: &Message) {
@@ -208,7 +211,7 @@ impl Device {
         let (count, imm, qkey) = (message.count, message.imm(), meta.qkey);
         let body = match (remote, meta.op_type()) {
             (Some(remote), EFA_IO_RDMA_READ) => Some(Body::Read { qkey, remote, len }),
-            (Some(remote), _) => self.data_of(qp, message, index).map(|data| Body::Write {
+            (Some(remote), _) => self.data_of(port, qp, message, index).map(|data| Body::Write {
                 qkey,
                 remote,
                 count,
@@ -216,7 +219,7 @@ impl Device {
                 unsolicited: qp.unsolicited,
                 data,
             }),
-            (None, _) => self.data_of(qp, message, index).map(|data| Body::Send { qkey, imm, data }),
+            (None, _) => self.data_of(port, qp, message, index).map(|data| Body::Send { qkey, imm, data }),
         };
         let Some(body) = body else {
             self.settle(port, qp, key, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY);
@@ -303,7 +306,7 @@ impl Device {
             (_, EFA_IO_RDMA_WRITE) => self.stats.write_wr_err += 1,
             _ => {}
         }
-        self.finish_send(port, qp, &message.meta, status);
+        self.finish_message(port, qp, &message.meta, status, Some(key));
     }
 
     /// Calls `f` with the QP and key of the message that an answer belongs to, and then sends more.
@@ -369,7 +372,10 @@ impl Device {
             let (offset, len) = message.part(index);
             let is_valid = data.len() == len as usize;
             if is_valid && device.scatter(qp.pd, &message.buffers, offset.into(), data).is_ok() {
-                trace::placed(port, qp.qpn, &message.buffers, (offset.into(), data.len()));
+                if device.stores_at_once() {
+                    trace::placed(port, qp.qpn, &message.buffers, (offset.into(), data.len()));
+                }
+                device.place_collected(port, lane(qp.qpn, Side::Requester, key));
                 device.part_done(port, qp, key, index);
             } else {
                 device.settle(port, qp, key, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY);

@@ -60,6 +60,8 @@ impl Function {
         entry: &Entry,
     ) -> Result<Entry, u8> {
         let common: AqCommonDesc = command(entry)?;
+        // A command takes effect after the accesses to memory that the device has begun.
+        port.drain(device);
         match common.opcode {
             EFA_ADMIN_CREATE_QP => self.create_qp(device, &command(entry)?),
             EFA_ADMIN_MODIFY_QP => Self::modify_qp(device, port, &command(entry)?),

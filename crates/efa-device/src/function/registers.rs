@@ -91,6 +91,7 @@ impl Function {
             }
             EFA_REGS_DEV_CTL_OFF => {
                 if value & EFA_REGS_DEV_CTL_DEV_RESET_MASK != 0 {
+                    port.drain(device);
                     self.reset(device);
                 } else {
                     self.is_resetting = false;
@@ -121,7 +122,8 @@ impl Function {
     }
 
     /// The state after a reset of the whole function, or after power was applied.
-    pub fn power_up(&mut self, device: &mut Device) {
+    pub fn power_up(&mut self, device: &mut Device, port: &mut Port<'_>) {
+        port.drain(device);
         self.reset(device);
         (self.is_resetting, self.is_stopped) = (false, false);
     }

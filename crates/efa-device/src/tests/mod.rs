@@ -5,6 +5,7 @@
 
 mod hostile;
 mod kernel;
+mod order;
 mod rig;
 mod srd;
 mod trace;

@@ -21,6 +21,7 @@ use uverbs_efa_hw::io::{
     TxBufDesc, TxMetaDesc,
 };
 use uverbs_efa_hw::regs::CqDoorbell;
+use uverbs_fabric::order::LINE;
 use uverbs_uapi::efa::{
     EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL, EFA_CREATE_CQ_WITH_SGID, efa_ibv_alloc_ucontext_cmd,
     efa_ibv_alloc_ucontext_resp, efa_ibv_create_ah_resp, efa_ibv_create_cq, efa_ibv_create_cq_resp,
@@ -46,9 +47,12 @@ pub(crate) struct Memory(&'static [AtomicU8]);
 
 impl Memory {
     pub(crate) fn new(bytes: usize) -> Self {
-        let zeroed = Box::<[AtomicU8]>::new_zeroed_slice(bytes);
+        let zeroed = Box::<[AtomicU8]>::new_zeroed_slice(bytes + LINE);
         // SAFETY: an atomic of zeros is valid.
-        Self(Box::leak(unsafe { zeroed.assume_init() }))
+        let all: &'static [AtomicU8] = Box::leak(unsafe { zeroed.assume_init() });
+        // The same lines in each run: the modes of order have steps of a line.
+        let skipped = all.as_ptr().addr().next_multiple_of(LINE) - all.as_ptr().addr();
+        Self(&all[skipped..skipped + bytes])
     }
 
     pub(crate) fn addr(&self) -> u64 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order, as devices and the world use it.
 
-use super::{By, Footprint, Lane, Mark, Mode, ModelStep, Order, Rest, Schedule, Setting, Side, Step, Store};
+use super::{By, Footprint, Lane, Mark, Mode, ModelStep, Order, Rest, Schedule, Setting, Step, Store};
 use crate::fabric::Fabric;
 use crate::model::{Model, Packet};
 use crate::net::{HELD, Net};
@@ -49,18 +49,18 @@ impl<P: Packet> Net<P> {
 }
 
 impl<P: Packet> Port<'_, P> {
-    /// Places data in a lane. Without a mode nothing is placed: the device writes at once.
-    pub fn place(&mut self, queue: u32, side: Side, store: Store) {
-        let lane = Lane { device: self.me, queue, side };
+    /// Places data in a lane of this device. Without a mode nothing is placed: the device writes at once.
+    pub fn place(&mut self, lane: Lane, store: Store) {
+        let lane = Lane { device: self.me, ..lane };
         debug_assert!(self.net.order.is_some(), "data are placed in a mode only");
         if let Some(order) = &mut self.net.order {
             order.place(self.now, lane, store);
         }
     }
 
-    /// Places a step of the device in a lane. `false` if there is no mode: the device takes it at once.
-    pub fn place_step(&mut self, queue: u32, side: Side, step: ModelStep) -> bool {
-        let lane = Lane { device: self.me, queue, side };
+    /// Places a step of the device in a lane of it. `false` if there is no mode: the device takes it at once.
+    pub fn place_step(&mut self, lane: Lane, step: ModelStep) -> bool {
+        let lane = Lane { device: self.me, ..lane };
         match &mut self.net.order {
             Some(order) => {
                 order.place_step(self.now, lane, step);

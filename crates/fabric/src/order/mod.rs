@@ -47,6 +47,10 @@ const OLDEST: u64 = 8;
 const SPREAD: u64 = 20_000;
 /// The longest pause of those that other threads see on a busy machine, too, ns.
 const LONG: u64 = 500_000;
+/// A thread that sleeps for a pause wakes so much later even on an idle machine, ns. What it is later than that is taken off the next
+/// pauses, up to a limit: on a busy machine a large message would take longer than the timers of its requester.
+const USUAL_LATENESS: u64 = 200_000;
+const MAX_LATENESS: u64 = 20_000_000;
 /// The limit of the memory of the writes that wait in lanes, with their records. Beyond it the oldest are executed.
 const MAX_WAITING: usize = 64 << 20;
 
@@ -160,6 +164,8 @@ pub struct Order<P> {
     epoch: u64,
     /// The time of the next step, if a seed chooses and the clock is real.
     not_before: u64,
+    /// How much later the steps were than their times, which the next pauses make up for.
+    late: u64,
     lanes: BTreeMap<Lane, VecDeque<Placed>>,
     ways: BTreeMap<Way, VecDeque<Held<P>>>,
     /// The results of atomics that are not visible, by device.
@@ -179,6 +185,7 @@ impl<P: Packet> Order<P> {
             next: 0,
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             not_before: 0,
+            late: 0,
             lanes: BTreeMap::new(),
             ways: BTreeMap::new(),
             atomics: BTreeMap::new(),
@@ -329,6 +336,18 @@ impl<P: Packet> Order<P> {
         self.record.untold()
     }
 
+    /// Whether an answer to a queue pair can't be there, because its requests, or answers to it, are held, or its writes wait.
+    pub(crate) fn delays_answer(&self, device: usize, queue: u32) -> bool {
+        let first = Lane { device, ..Lane::of_queue(queue, Side::Requester) };
+        let last = Lane { message: u64::MAX, ..first };
+        let is_its = |way: &Way| {
+            let Route { src, dest, is_response } = way.route;
+            if is_response { (way.to, dest) == (device, queue) } else { (way.from, src) == (device, queue) }
+        };
+        self.by != By::Hand
+            && (self.lanes.range(first..=last).next().is_some() || self.ways.keys().any(is_its))
+    }
+
     /// The number of packets that are held.
     pub(crate) fn held(&self) -> usize {
         self.ways.values().map(VecDeque::len).sum()
@@ -348,7 +367,7 @@ impl<P: Packet> Order<P> {
         if !packet.is_atomic() {
             return true;
         }
-        let lane = Lane { device: way.to, queue: way.route.dest, side: Side::Responder };
+        let lane = Lane { device: way.to, ..Lane::of_queue(way.route.dest, Side::Responder) };
         !self.lanes.contains_key(&lane) && !self.atomics.contains_key(&way.to)
     }
 
@@ -440,7 +459,12 @@ impl<P: Packet> Order<P> {
             return None;
         }
         if in_real_time {
-            self.not_before = now.saturating_add(self.pause(due.len()));
+            let late = now.saturating_sub(self.not_before).saturating_sub(USUAL_LATENESS);
+            self.late = self.late.saturating_add(late).min(MAX_LATENESS);
+            let pause = self.pause(due.len());
+            let made_up = pause.min(self.late);
+            self.late -= made_up;
+            self.not_before = now.saturating_add(pause - made_up);
         }
         if self.draw().is_multiple_of(OLDEST) {
             let mut oldest: Option<Step> = None;

@@ -26,6 +26,16 @@ pub struct Lane {
     pub queue: u32,
     /// The side of it.
     pub side: Side,
+    /// The message, on a queue pair whose messages have no order; else 0.
+    pub message: u64,
+}
+
+impl Lane {
+    /// The lane of a queue pair whose messages are in order. [`Port::place`](crate::Port::place) sets the device.
+    #[must_use]
+    pub const fn of_queue(queue: u32, side: Side) -> Self {
+        Self { device: 0, queue, side, message: 0 }
+    }
 }
 
 /// A position in a lane: all its writes so far. [`Fill::after`] waits until they are visible.

@@ -86,7 +86,7 @@ impl Packet for Data {
     }
 }
 
-const LANE: Lane = Lane { device: 1, queue: 7, side: Side::Responder };
+const LANE: Lane = Lane { device: 1, queue: 7, side: Side::Responder, message: 0 };
 const ROUTE: Route = Route { src: 5, dest: 7, is_response: false };
 
 fn store(memory: &Arc<Lines>, line: usize, lines: usize, relaxed: bool) -> Store {

@@ -109,7 +109,7 @@ impl Device {
         }
         let (queue, side) = (self.deferred.queue, self.deferred.side);
         for store in self.deferred.stores.borrow_mut().drain(..) {
-            cx.place(queue, side, store);
+            cx.place(Lane::of_queue(queue, side), store);
         }
     }
 
@@ -158,7 +158,7 @@ impl Device {
     /// The writes of a queue pair so far, for what has to wait until they are visible.
     pub(super) fn visible(&self, cx: &mut Port<'_>, queue: u32, side: Side) -> Option<Mark> {
         self.place_collected(cx);
-        cx.net.mark(Lane { device: cx.me, queue, side })
+        cx.net.mark(Lane { device: cx.me, ..Lane::of_queue(queue, side) })
     }
 
     /// What the packet waits for whose data were gathered: the data that are not read yet. Those of a queue pair's own request are read
@@ -190,7 +190,8 @@ impl Device {
         let token = self.deferred.next;
         // A flushed request has its packets on the way.
         let after_reads = is_of_request && !(self.deferred.acknowledged && cqe.is_success_of_request());
-        if !cx.place_step(cqe.qpn, side, ModelStep { token, object: cqn, after_reads, label }) {
+        if !cx.place_step(Lane::of_queue(cqe.qpn, side), ModelStep { token, object: cqn, after_reads, label })
+        {
             return Some(cqe);
         }
         self.deferred.next += 1;
