@@ -83,15 +83,25 @@ impl<'n> End<'n> {
 
     /// Two connected ends.
     pub(crate) fn pair(a: &'n Node, b: &'n Node) -> (Self, Self) {
+        Self::pair_with(a, b, ConnectAttr::new())
+    }
+
+    /// Two ends that are connected with these attributes.
+    pub(crate) fn pair_with(a: &'n Node, b: &'n Node, attr: ConnectAttr) -> (Self, Self) {
         let (mut one, mut other) = (Self::new(a), Self::new(b));
         let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-        let attr = ConnectAttr::new().access(rights).max_rd_atomic(4).max_dest_rd_atomic(4);
+        let attr = attr.access(rights).max_rd_atomic(4).max_dest_rd_atomic(4);
         let endpoints = [&one, &other].map(|end| end.qp.control.endpoint(7, &attr).expect("an endpoint"));
         for (end, [here, peer]) in [(&mut one, [0, 1]), (&mut other, [1, 0])] {
             end.qp.init(&attr).expect("INIT");
             end.qp.connect(&endpoints[here], &endpoints[peer], &attr).expect("RTS");
         }
         (one, other)
+    }
+
+    /// Posts requests at once.
+    pub(crate) fn post_now(&mut self, reqs: &[Req<'_, Mlx5>]) {
+        post(&mut self.qp, Face::Single, reqs).expect("a post");
     }
 
     /// Posts requests.
