@@ -22,6 +22,10 @@ impl Syndrome {
     pub(crate) const LOCAL_ACCESS: Self = Self(hw::MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR, 0x57);
     pub(crate) const REMOTE_INVALID: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, 0x8a);
     pub(crate) const REMOTE_ACCESS: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR, 0x88);
+    /// Only by script.
+    pub(crate) const REMOTE_ABORTED: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR, 0);
+    /// Only by script: a code that drivers do not know.
+    pub(crate) const UNKNOWN: Self = Self(0xff, 0);
     pub(crate) const REMOTE_OP: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_OP_ERR, 0x8b);
     pub(crate) const RETRY: Self = Self(hw::MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, 0x81);
     pub(crate) const RNR: Self = Self(hw::MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, 0x87);

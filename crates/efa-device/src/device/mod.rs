@@ -11,6 +11,7 @@ mod peer;
 mod qp;
 mod recv;
 mod respond;
+mod script;
 mod send;
 pub(crate) mod trace;
 mod transmit;

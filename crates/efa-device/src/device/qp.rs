@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: their rings, states and attributes.
 
+use super::script::Late;
 use super::transmit::{Flight, Key, Message};
 use super::{Caps, Device, Port, Refusal};
 use std::collections::{BTreeMap, VecDeque};
@@ -8,6 +9,7 @@ use uverbs_efa_hw::io::{RxDesc, TxWqe, TxWqe128};
 pub use uverbs_fabric::State;
 use uverbs_fabric::Timer;
 use uverbs_fabric::memory::Area;
+use uverbs_fabric::order::Lane;
 
 /// The type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +154,10 @@ pub struct Qp {
     pub(super) out: BTreeMap<Key, Message>,
     /// The packets that were not answered.
     pub(super) flights: BTreeMap<(Key, u32), Flight>,
+    /// Entries of the send queue that were taken since RESET.
+    pub(super) taken: u32,
+    /// Completions that a script delays, and when they are written.
+    pub(super) late: Vec<(u64, Lane, Late)>,
     pub(crate) timer: Timer,
 }
 
@@ -199,6 +205,8 @@ impl Qp {
             paused: Vec::new(),
             out: BTreeMap::new(),
             flights: BTreeMap::new(),
+            taken: 0,
+            late: Vec::new(),
             timer: Timer::default(),
         })
     }
@@ -264,7 +272,7 @@ impl Device {
             match to {
                 State::Reset => {
                     device.abandon(port, qp);
-                    (qp.qkey, qp.sq_psn, qp.rnr_retry) = (0, 0, 0);
+                    (qp.qkey, qp.sq_psn, qp.rnr_retry, qp.taken) = (0, 0, 0, 0);
                     [&mut qp.sq, &mut qp.rq].into_iter().flatten().for_each(Ring::restart);
                 }
                 State::Err => device.flush(port, qp),

@@ -5,6 +5,7 @@ use super::cq::Received;
 use super::deferred::lane;
 use super::mr::Buffer;
 use super::qp::{Qp, QpKind, State};
+use super::script::{Fate, Late, answer_to};
 use super::{Caps, Device, Port, trace};
 use crate::packet::{Body, Packet};
 use crate::violation::{Mistake, Object};
@@ -110,7 +111,7 @@ impl Device {
                 return EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT;
             }
         };
-        let (status, answer) = if delivery.data.len() as u64 > receive.room() {
+        let mut result = if delivery.data.len() as u64 > receive.room() {
             (EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH, EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH)
         } else if self.check_local(qp.pd, &receive.buffers, true).is_err()
             || self.scatter(qp.pd, &receive.buffers, 0, delivery.data).is_err()
@@ -119,6 +120,12 @@ impl Device {
         } else {
             (EFA_IO_COMP_STATUS_OK, EFA_IO_COMP_STATUS_OK)
         };
+        let mut fate = Fate::default();
+        if result.0 == EFA_IO_COMP_STATUS_OK {
+            fate = Self::receive_by_script(port, qp, packet);
+            result = fate.status.map_or(result, |status| (status, answer_to(status)));
+        }
+        let (status, answer) = result;
         if status == EFA_IO_COMP_STATUS_OK {
             if self.stores_at_once() {
                 trace::placed(port, qp.qpn, &receive.buffers, (0, delivery.data.len()));
@@ -126,7 +133,7 @@ impl Device {
             self.stats.recv_wrs += 1;
             self.stats.recv_bytes += u64::from(delivery.length);
         }
-        self.report(port, qp, packet, delivery, receive.req_id, (status, false));
+        self.report(port, qp, packet, delivery, (receive.req_id, status, false), fate);
         answer
     }
 
@@ -134,11 +141,11 @@ impl Device {
     pub(super) fn report(
         &mut self,
         port: &mut Port<'_>,
-        qp: &Qp,
+        qp: &mut Qp,
         packet: &Packet,
         delivery: &Delivery<'_>,
-        req_id: u16,
-        (status, unsolicited): (u8, bool),
+        (req_id, status, unsolicited): (u16, u8, bool),
+        fate: Fate,
     ) {
         let gid = Self::gid_at(port, packet.from);
         let ah = gid.and_then(|gid| self.ah_of(qp.pd, gid));
@@ -153,7 +160,7 @@ impl Device {
             gid: if ah.is_none() { gid } else { None },
         };
         let message = lane(qp.qpn, Side::Responder, (packet.from, packet.place.message));
-        self.complete_receive(port, qp.recv_queue(), message, received);
+        self.complete_by_script(port, qp, fate, message, Late::Receive(received));
     }
 
     /// The GID of a port.

@@ -7,6 +7,7 @@ use super::deferred::lane;
 use super::peer::Arrival;
 use super::qp::{Qp, QpKind};
 use super::recv::Delivery;
+use super::script::answer_to;
 use super::{Device, Port, trace};
 use crate::packet::{Body, Packet, Remote};
 use uverbs_efa_hw::io::{
@@ -169,7 +170,12 @@ impl Device {
         let Some((imm, unsolicited)) = imm else { return Outcome::Done(EFA_IO_COMP_STATUS_OK) };
         let delivery = Delivery { op: EFA_IO_RDMA_WRITE, data: &[], length: total, imm: Some(imm) };
         if unsolicited {
-            self.report(port, qp, packet, &delivery, 0, (EFA_IO_COMP_STATUS_OK, true));
+            let fate = Self::receive_by_script(port, qp, packet);
+            if let Some(status) = fate.status {
+                // There is no receive that could have the error.
+                return Outcome::Done(answer_to(status));
+            }
+            self.report(port, qp, packet, &delivery, (0, EFA_IO_COMP_STATUS_OK, true), fate);
             return Outcome::Done(EFA_IO_COMP_STATUS_OK);
         }
         Outcome::Done(self.deliver(port, qp, packet, &delivery))

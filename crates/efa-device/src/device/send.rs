@@ -15,7 +15,7 @@ use uverbs_efa_hw::io::{
     EFA_IO_TX_META_DESC_FIRST_MASK, EFA_IO_TX_META_DESC_LAST_MASK, EFA_IO_TX_META_DESC_META_DESC_MASK,
     EFA_IO_TX_META_DESC_META_EXTENSION_MASK, RemoteMemAddr, TxBufDesc, TxMetaDesc, TxWqe128,
 };
-use uverbs_fabric::order::{Label, Side};
+use uverbs_fabric::order::{Label, Lane, Side};
 use zerocopy::FromBytes;
 
 /// Bytes of the meta descriptor, behind which the data begin, and of the remote memory.
@@ -67,6 +67,7 @@ impl Device {
                 return self.fatal(port, qp, index, Mistake::MemoryGone);
             };
             sq.next = sq.next.wrapping_add(1);
+            qp.taken = qp.taken.saturating_add(1);
             trace::request(port, qp.qpn, &bytes[..size]);
             let Ok((meta, _)) = TxMetaDesc::read_from_prefix(&bytes[..]) else { return };
             // The phase of the first round is 0.
@@ -89,8 +90,13 @@ impl Device {
             match self.decode(qp, &meta, &bytes[META..size]) {
                 Err(mistake) => return self.fatal(port, qp, index, mistake),
                 Ok(Err(status)) => self.finish_send(port, qp, &meta, status),
-                Ok(Ok(message)) if qp.kind == QpKind::Ud => self.send_datagram(port, qp, &message),
-                Ok(Ok(message)) => qp.queued.push_back(message),
+                Ok(Ok(mut message)) => {
+                    message.number = qp.taken;
+                    match qp.kind {
+                        QpKind::Ud => self.send_datagram(port, qp, &message),
+                        QpKind::Srd => qp.queued.push_back(message),
+                    }
+                }
             }
         }
         self.transmit(port, qp);
@@ -160,18 +166,27 @@ impl Device {
         status: u8,
         key: Option<Key>,
     ) {
-        if status == 0 && !meta.comp_req() {
-            return;
+        if let Some(common) = Self::sent(qp, meta, status) {
+            let (lane, after_reads) = Self::lane_of_send(qp, status, key);
+            self.complete_send(port, qp.send_queue(), lane, common, after_reads);
         }
+    }
+
+    /// The completion of a request; `None` if it succeeded and none was requested.
+    pub(super) fn sent(qp: &Qp, meta: &TxMetaDesc, status: u8) -> Option<CdescCommon> {
         let flags = CdescCommon::pack(false, EFA_IO_SEND_QUEUE, false, meta.op_type(), false);
         let common = CdescCommon { req_id: meta.req_id, status, flags, qp_num: qp.qpn };
+        (status != 0 || meta.comp_req()).then_some(common)
+    }
+
+    /// The lane of a completion, and whether it has to wait until the data of its message were read.
+    pub(super) fn lane_of_send(qp: &Qp, status: u8, key: Option<Key>) -> (Lane, bool) {
         let lane = match key {
             Some(key) => lane(qp.qpn, Side::Requester, key),
             None => lane_of_queue(qp.qpn, Side::Requester),
         };
         // The answers to a message tell that its data were read.
-        let after_reads = key.is_none() || status != 0;
-        self.complete_send(port, qp.send_queue(), lane, common, after_reads);
+        (lane, key.is_none() || status != 0)
     }
 
     /// A mistake after which the QP can't continue.
@@ -190,7 +205,7 @@ impl Device {
         for message in self.take_messages(qp) {
             self.finish_send(port, qp, &message.meta, EFA_IO_COMP_STATUS_FLUSHED);
         }
-        qp.timer.deadline = None;
+        self.set_timer(port, qp);
         if qp.sq.as_ref().is_some_and(|sq| sq.waiting() > 0) {
             self.execute(port, qp);
         }

@@ -54,6 +54,8 @@ pub(super) struct Message {
     answered: Window,
     /// How often it found no receive.
     retries: u8,
+    /// Its number on the send queue, from 1.
+    pub(super) number: u32,
 }
 
 /// A packet without an answer.
@@ -85,6 +87,7 @@ impl Message {
             next: 0,
             answered: Window::default(),
             retries: 0,
+            number: 0,
         }
     }
 
@@ -118,7 +121,7 @@ impl Device {
     }
 
     /// Sends a datagram, which is complete then.
-    pub(super) fn send_datagram(&mut self, port: &mut Port<'_>, qp: &Qp, message: &Message) {
+    pub(super) fn send_datagram(&mut self, port: &mut Port<'_>, qp: &mut Qp, message: &Message) {
         let Some(data) = self.data_of(port, qp, message, 0) else {
             return self.finish_send(port, qp, &message.meta, EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY);
         };
@@ -127,7 +130,7 @@ impl Device {
             self.emit(port, to, qp.qpn, message.meta.dest_qp_num, Place::default(), body);
         }
         self.count_sent(message);
-        self.finish_send(port, qp, &message.meta, EFA_IO_COMP_STATUS_OK);
+        self.succeed(port, qp, message, None);
     }
 
     /// Sends a packet on its path.
@@ -240,12 +243,13 @@ impl Device {
         true
     }
 
-    fn set_timer(&self, port: &mut Port<'_>, qp: &mut Qp) {
+    pub(super) fn set_timer(&self, port: &mut Port<'_>, qp: &mut Qp) {
         let answers = qp.flights.values().map(|flight| flight.deadline);
         // A message may wait for those of other QPs, if too many to its peer are outstanding: no answer tells this QP of their end.
         let is_blocked = qp.flights.is_empty() && !qp.queued.is_empty();
         let looks = is_blocked.then(|| port.now.saturating_add(PAUSE));
-        match answers.chain(qp.paused.iter().map(|(at, _)| *at)).chain(looks).min() {
+        let late = qp.late.iter().map(|(at, ..)| *at);
+        match answers.chain(qp.paused.iter().map(|(at, _)| *at)).chain(looks).chain(late).min() {
             Some(at) => qp.timer.arm(port, qp.index().into(), at),
             None => qp.timer.deadline = None,
         }
@@ -254,6 +258,7 @@ impl Device {
     /// The timer has expired: repeats packets without an answer, and messages that found no receive.
     pub(super) fn expire(&mut self, port: &mut Port<'_>, qp: &mut Qp) {
         let now = port.now;
+        self.write_late(port, qp);
         for (_, message) in qp.paused.extract_if(.., |(at, _)| *at <= now) {
             qp.queued.push_back(message);
         }
@@ -276,11 +281,14 @@ impl Device {
             self.settle(port, qp, key, status);
         }
         self.execute(port, qp);
+        // That does nothing in some states.
+        self.set_timer(port, qp);
     }
 
     /// Whether all that a QP waits for are receives, and without a limit of retries.
     pub(crate) fn waits_for_receives(qp: &Qp) -> Option<bool> {
-        let is_waiting = qp.flights.is_empty() && qp.queued.is_empty() && !qp.paused.is_empty();
+        let is_waiting =
+            qp.flights.is_empty() && qp.queued.is_empty() && qp.late.is_empty() && !qp.paused.is_empty();
         is_waiting.then_some(qp.rnr_retry == FOR_EVER)
     }
 
@@ -306,7 +314,10 @@ impl Device {
             (_, EFA_IO_RDMA_WRITE) => self.stats.write_wr_err += 1,
             _ => {}
         }
-        self.finish_message(port, qp, &message.meta, status, Some(key));
+        match status {
+            EFA_IO_COMP_STATUS_OK => self.succeed(port, qp, &message, Some(key)),
+            status => self.finish_message(port, qp, &message.meta, status, Some(key)),
+        }
     }
 
     /// Calls `f` with the QP and key of the message that an answer belongs to, and then sends more.
@@ -395,6 +406,7 @@ impl Device {
     /// Removes all messages of a QP without completions.
     pub(super) fn abandon(&mut self, _: &mut Port<'_>, qp: &mut Qp) {
         self.take_messages(qp);
+        qp.late.clear();
         qp.timer.deadline = None;
     }
 

@@ -7,6 +7,7 @@ mod hostile;
 mod kernel;
 mod order;
 mod rig;
+mod script;
 mod srd;
 mod trace;
 mod ud;

@@ -36,7 +36,7 @@ pub(crate) use engine::Engine;
 pub use engine::Event as Seen;
 pub use environment::of_environment;
 pub use names::{Event, Key, Opcode, Point, Queue, Refusal, Status};
-pub use net::{Answer, Failure, PacketFacts};
+pub use net::{Answer, Completed, Failure, PacketFacts};
 pub(crate) use report::watch;
 pub use rule::{Action, Change, Rule, Span, Value};
 

@@ -84,7 +84,8 @@ names! {
 }
 
 names! {
-    /// The status of a completion with an error, without the prefix `IBV_WC_` (ibv_poll_cq(3)).
+    /// The status of a completion with an error, without the prefix `IBV_WC_` (ibv_poll_cq(3)). A device that has no such error
+    /// completes with another one.
     Status {
         /// The message is longer than the receive.
         LocLen "LOC_LEN_ERR",
@@ -110,6 +111,14 @@ names! {
         RetryExc "RETRY_EXC_ERR",
         /// The peer has no receive.
         RnrRetryExc "RNR_RETRY_EXC_ERR",
+        /// The peer refuses a read as invalid.
+        RemInvRdReq "REM_INV_RD_REQ_ERR",
+        /// The peer has ended the request.
+        RemAbort "REM_ABORT_ERR",
+        /// The peer does not answer in time.
+        RespTimeout "RESP_TIMEOUT_ERR",
+        /// Another error.
+        General "GENERAL_ERR",
     }
 }
 

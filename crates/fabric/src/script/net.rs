@@ -38,12 +38,23 @@ pub struct PacketFacts {
 }
 
 /// What becomes of a WR that has completed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// What happens instead of its completion.
+    pub failure: Option<Failure>,
+    /// How much later its completion is written, ns.
+    pub delay: u64,
+}
+
+/// What happens instead of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It completes with this status.
+    /// The WR completes with this status.
     Status(Status),
     /// Its CQ is full.
     Full,
+    /// The completion is lost.
+    Lost,
 }
 
 /// What becomes of a packet.
@@ -248,19 +259,21 @@ impl<P: Packet> Net<P> {
         self.port_events.extend(events);
     }
 
-    /// Notes that a WR has completed without an error. Returns what becomes of it instead.
-    pub fn script_completion(&mut self, now: u64, event: Event<'_>) -> Option<Failure> {
-        let engine = self.script.as_mut()?;
+    /// Notes that a WR has completed without an error. Returns what becomes of it.
+    pub fn script_completion(&mut self, now: u64, event: Event<'_>) -> Completed {
+        let mut completed = Completed::default();
+        let Some(engine) = self.script.as_mut() else { return completed };
         engine.counts.complete(event.queue);
         engine.counts.write(false);
-        let mut failure = None;
         engine.each(now, &event, |active| match active.rule.action {
-            Action::Status(status) => failure = Some(Failure::Status(status)),
-            Action::Full => failure = Some(Failure::Full),
+            Action::Status(status) => completed.failure = Some(Failure::Status(status)),
+            Action::Full => completed.failure = Some(Failure::Full),
+            Action::Drop => completed.failure = Some(Failure::Lost),
+            Action::Delay(time) => completed.delay = completed.delay.saturating_add(time).min(MAX_DELAY),
             _ => {}
         });
         self.change_ports();
-        failure
+        completed
     }
 
     /// The number of the next WR that completes on a queue, from 1. `None` if there is no script, or there are too many queues.

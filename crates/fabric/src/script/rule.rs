@@ -75,11 +75,11 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The packet is lost.
+    /// The packet is lost, or the completion.
     Drop,
     /// The packet arrives with a wrong ICRC, so that the receiver drops it.
     Corrupt,
-    /// The packet arrives this later, ns.
+    /// The packet arrives this later, ns, or the completion is written so much later.
     Delay(u64),
     /// The packet arrives so many times more.
     Duplicate(u32),
@@ -110,6 +110,7 @@ impl Action {
         match self {
             Self::Change(..) => true,
             Self::Status(_) | Self::Full => matches!(point, Point::Completion),
+            Self::Drop | Self::Delay(_) => matches!(point, Point::Packet | Point::Completion),
             Self::Errno(_) => matches!(point, Point::Call),
             _ => matches!(point, Point::Packet),
         }

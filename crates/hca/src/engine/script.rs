@@ -6,7 +6,7 @@ use super::qp::Qp;
 use super::{Device, Notice, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Op, Request};
-use uverbs_fabric::script::{Answer, Failure, Opcode, PacketFacts, Point, Queue, Refusal, Seen, Status};
+use uverbs_fabric::script::{Answer, Completed, Failure, Opcode, PacketFacts, Point, Queue, Refusal, Seen, Status};
 
 /// What a packet is.
 fn opcode(body: &Body) -> Opcode {
@@ -49,8 +49,12 @@ fn syndrome(status: Status) -> Syndrome {
         Status::RemInvReq => Syndrome::REMOTE_INVALID,
         Status::RemAccess => Syndrome::REMOTE_ACCESS,
         Status::RemOp => Syndrome::REMOTE_OP,
-        Status::RetryExc => Syndrome::RETRY,
+        // The device has no other error for a peer that does not answer.
+        Status::RetryExc | Status::RespTimeout => Syndrome::RETRY,
         Status::RnrRetryExc => Syndrome::RNR,
+        Status::RemInvRdReq => Syndrome::REMOTE_INVALID,
+        Status::RemAbort => Syndrome::REMOTE_ABORTED,
+        Status::General => Syndrome::UNKNOWN,
         // The enum may get more of them.
         _ => Syndrome::LOCAL_QP_OP,
     }
@@ -120,8 +124,8 @@ impl Device {
             queue: Some(Queue::Send),
             ..Seen::new(Point::Completion, cx.me)
         };
-        let failure = cx.net.script_completion(cx.now, event)?;
-        self.failed_by_script(failure, qp.send_cqn)
+        let completed = cx.net.script_completion(cx.now, event);
+        self.failed_by_script(completed, qp.send_cqn)
     }
 
     /// As [`send_by_script`](Self::send_by_script), of a receive that a packet has filled, or a frame if there is no body.
@@ -144,13 +148,17 @@ impl Device {
             queue: Some(Queue::Recv),
             ..Seen::new(Point::Completion, cx.me)
         };
-        let failure = cx.net.script_completion(cx.now, event)?;
-        self.failed_by_script(failure, cqn)
+        let completed = cx.net.script_completion(cx.now, event);
+        self.failed_by_script(completed, cqn)
     }
 
     /// The error of a WR. A full CQ gets no completion, and its QPs go to ERR as after an overrun.
-    fn failed_by_script(&mut self, failure: Failure, cqn: u32) -> Option<Syndrome> {
-        match failure {
+    fn failed_by_script(&mut self, completed: Completed, cqn: u32) -> Option<Syndrome> {
+        if completed.delay > 0 || completed.failure == Some(Failure::Lost) {
+            log::warn!("script: completions of this device are in order, and none is lost");
+        }
+        match completed.failure? {
+            Failure::Lost => None,
             Failure::Status(status) => Some(syndrome(status)),
             Failure::Full => {
                 if self.cqs.get_mut(&cqn).is_some_and(|cq| !cq.replace_broken()) {
