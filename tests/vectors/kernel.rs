@@ -5,6 +5,7 @@
 //! The capabilities of the device are those in the recorded answers of the control trace; other configurations change a
 //! few bytes.
 
+use crate::mkeys::CTX;
 use crate::trace::{Ioctl, Trace};
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
@@ -30,12 +31,19 @@ use uverbs_uapi::ids::{
     UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, UVERBS_ATTR_WRITE_CMD,
     UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_GET_CONTEXT, UVERBS_METHOD_INVOKE_WRITE, UVERBS_METHOD_QP_CREATE,
     UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_SRQ_CREATE,
-    UVERBS_OBJECT_ASYNC_EVENT, UVERBS_OBJECT_CQ, UVERBS_OBJECT_DEVICE, UVERBS_OBJECT_QP, UVERBS_OBJECT_SRQ,
+    UVERBS_OBJECT_ASYNC_EVENT, UVERBS_OBJECT_CQ, UVERBS_OBJECT_DEVICE, UVERBS_OBJECT_PD, UVERBS_OBJECT_QP,
+    UVERBS_OBJECT_SRQ,
 };
 use uverbs_uapi::mlx5::cmds::{
-    MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
-    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_ATTR_QUERY_PD_RESP_PDN, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
     MLX5_IB_OBJECT_UAR,
+};
+use uverbs_uapi::mlx5::devx::{
+    MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT,
+    MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE, MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, MLX5_IB_METHOD_DEVX_OBJ_CREATE,
+    MLX5_IB_METHOD_DEVX_OTHER, MLX5_IB_OBJECT_DEVX, MLX5_IB_OBJECT_DEVX_OBJ,
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_MMAP_CLOCK_INFO, MLX5_USER_INLINE_MODE_L2,
@@ -87,6 +95,8 @@ pub(crate) struct Made {
     pub qps: Vec<mlx5_ib_create_qp>,
     pub cqs: Vec<(mlx5_ib_create_cq, u32)>,
     pub srqs: Vec<mlx5_ib_create_srq>,
+    /// The commands for the firmware that create objects.
+    pub commands: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -326,8 +336,33 @@ impl FixedKernel {
                 let resp = mlx5_ib_create_qp_resp { bfreg_index, ..Default::default() };
                 c.answer(UVERBS_ATTR_UHW_OUT, bytes(&resp));
             }
+            (UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY) => {
+                c.answer(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, &0x31_u32.to_ne_bytes());
+            }
+            (MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER) if self.ctx == CTX => {
+                c.answer(MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, &signature_capabilities());
+            }
+            (MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_CREATE) if self.ctx == CTX => {
+                let command = c.input(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN).ok_or(Errno::EINVAL)?.to_vec();
+                let made = |made: &Made, opcode| {
+                    made.commands.iter().filter(|command| command.starts_with(opcode)).count() as u32
+                };
+                let mut answer = [0; 32];
+                match command[..] {
+                    [2, 0, ..] => answer[8..12]
+                        .copy_from_slice(&(0x3300 + made(&state.made, &CREATE_MKEY)).to_be_bytes()),
+                    [6, 0, ..] => answer[16..20]
+                        .copy_from_slice(&(0xa11 + made(&state.made, &CREATE_PSV)).to_be_bytes()),
+                    _ => return Err(Errno::EOPNOTSUPP),
+                }
+                state.made.commands.push(command);
+                state.give(c, MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE);
+                c.answer(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, &answer);
+            }
             // Objects of driver extensions that this device does not have, for example flow matchers.
-            (object, _) if object >= 0x1000 && object != MLX5_IB_OBJECT_UAR => return Err(Errno::EOPNOTSUPP),
+            (object, _) if object >= 0x1000 && object != MLX5_IB_OBJECT_UAR && self.ctx != CTX => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             // Destruction.
             _ => {
                 for id in ids {
@@ -351,6 +386,20 @@ impl State {
         self.given = Some((id, handle));
         c.new_handle(id, handle.into());
     }
+}
+
+/// `MLX5_CMD_OP_*`
+const CREATE_MKEY: [u8; 2] = [2, 0];
+const CREATE_PSV: [u8; 2] = [6, 0];
+
+/// The answer to a query of capabilities: those about signatures (`sho`, `sigerr_domain_and_sig_type`, `sig_block_4048`, `sig_crc32c`,
+/// `sig_crc64_xp10` of `struct mlx5_ifc_cmd_hca_cap_bits` in the kernel).
+fn signature_capabilities() -> Vec<u8> {
+    let mut answer = vec![0; 16 + 4096];
+    for bit in [0x217, 0x480, 0x1f0, 0x148, 0x147] {
+        answer[16 + bit / 8] |= 0x80 >> (bit % 8);
+    }
+    answer
 }
 
 /// The MAC address to which the kernel resolves a GID: from the EUI-64 of a link-local GID, by the rules of Ethernet

@@ -29,6 +29,7 @@ mod efa;
 mod faces;
 mod kernel;
 mod memory;
+mod mkeys;
 mod model;
 mod request;
 mod rig;
@@ -169,6 +170,10 @@ fn main() -> Result<ExitCode> {
         );
         all.failed += report.wrong.len();
     }
+    let (ran, failed) = mkeys::run(&folder(), &filter.0, shown, &trace)?;
+    all.run += ran;
+    all.matched += ran - failed.min(ran);
+    all.failed += failed;
     let (ran, failed) = efa::run(&folder(), &filter.0, shown)?;
     println!("efa: {ran} run, {failed} failed");
     all.run += ran;

@@ -5,6 +5,7 @@
 use crate::faces::{self, Cq as CqFace, Recv, Send, SrqRecv};
 use crate::kernel::{FixedKernel, Rung};
 use crate::memory;
+use crate::mkeys;
 use crate::model;
 use crate::request::{Data, Dest, Request, handle};
 use crate::trace::Trace;
@@ -21,7 +22,8 @@ use uverbs_core::provider::{
 };
 use uverbs_core::sync::Locked;
 use uverbs_core::wr::{SendFlags, Sge};
-use uverbs_mlx5::{Mlx5, Options};
+use uverbs_mlx5::dv::QpOptions;
+use uverbs_mlx5::{Devx, Mlx5, Options};
 use uverbs_mlx5_hw::cqe::{Cqe64, MLX5_CQE_REQ};
 use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
 use uverbs_mlx5_hw::wqe::MLX5_OPCODE_SEND;
@@ -185,6 +187,7 @@ fn options(ctx: &str, cqe_size: u32) -> Options {
     match ctx {
         "eth_prefer_bf0" => options.prefer_bf = false,
         "eth_shut_up_bf" => options.shut_up_bf = true,
+        mkeys::CTX => options.devx = Devx::Required,
         _ => {}
     }
     options
@@ -319,6 +322,15 @@ impl Rig {
     }
 
     pub(crate) fn create_qp(&mut self, spec: &QpSpec, with_srq: bool) -> Result<()> {
+        self.create_qp_with(spec, with_srq, &QpOptions::default())
+    }
+
+    pub(crate) fn create_qp_with(
+        &mut self,
+        spec: &QpSpec,
+        with_srq: bool,
+        options: &QpOptions<'_>,
+    ) -> Result<()> {
         self.cq()?;
         let cq = self.cq.as_ref().context("a CQ")?;
         let cq = &cq.cq;
@@ -345,7 +357,7 @@ impl Rig {
             data_in_completions: true,
             user_handle: 3,
         };
-        let QpParts { qp, send, recv, cap } = played!(self.driver.create_qp(&create))?;
+        let QpParts { qp, send, recv, cap } = played!(self.driver.create_qp_with(&create, options))?;
         let request = *self.kernel.made().qps.last().context("a QP")?;
         self.qps.push(QpSide {
             qp_type: spec.qp_type,

@@ -306,7 +306,7 @@ impl Encoded {
         // As in libmlx5, the key belongs to no QP; the low byte stays.
         let qpn_mkey = Be32::new(0xffff_ff00 | mkey.key & 0xff);
         let mut key = MkeyContextSeg { qpn_mkey, ..Default::default() };
-        let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE;
+        let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
         if let Some(access) = config.access {
             key.access_flags = rights(access)?;
             mask |= MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_LOCAL_WRITE
@@ -480,7 +480,7 @@ mod tests {
         // The empty part is left out, and the list is padded.
         assert_eq!(bytes(&encoded, 8, 9), [0, 0, 0, 0x40, 0, 0, 0xab, 0xcd, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(bytes(&encoded, 9, 12), [0; 48]);
-        assert_eq!(bytes(&encoded, 1, 2), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x3c, 0, 1]);
+        assert_eq!(bytes(&encoded, 1, 2), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x3c, 0x20, 1]);
         assert_eq!(bytes(&encoded, 4, 5), [0, 0, 0x18, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes(&encoded, 5, 6)[8..], 0x40_u64.to_be_bytes());
 
@@ -563,7 +563,7 @@ mod tests {
             encoded.psvs.map(|psv| psv.map(|psv| (psv.psv_index.get(), psv.transient_signature.get())));
         assert_eq!(values, [Some((0x11, 0)), Some((0x22, 0xffff_abcd_0102_0304))]);
         // The first work request tells the device the count of errors, and enables the signature.
-        assert_eq!(bytes(&encoded, 1, 2)[6..], [0, 4, 0, 0, 0, 0, 0x20, 0, 0x12, 0]);
+        assert_eq!(bytes(&encoded, 1, 2)[6..], [0, 4, 0, 0, 0, 0, 0x20, 0, 0x32, 0]);
         assert_eq!(bytes(&encoded, 4, 5)[12..], [0x44, 0, 0, 0]);
         let next = encoded.next.unwrap();
         assert!(next.enabled && !next.counts);
@@ -579,13 +579,13 @@ mod tests {
         // Without a new signature that of the key stays; after an error its values are set again.
         let plain = MkeyConfig::default();
         let encoded = Encoded::new(&mkey, Some(&next), &plain, 4).unwrap();
-        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0));
+        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0x20));
         let failed = Signature { counts: true, errors: 2, ..next };
         let encoded = Encoded::new(&mkey, Some(&failed), &plain, 4).unwrap();
         assert!(encoded.psvs.iter().all(Option::is_some));
-        assert_eq!((bytes(&encoded, 1, 2)[14], bytes(&encoded, 4, 5)[12]), (2, 0));
+        assert_eq!((bytes(&encoded, 1, 2)[14], bytes(&encoded, 4, 5)[12]), (0x22, 0));
         let reset = MkeyConfig { reset_signature: true, ..plain };
         let encoded = Encoded::new(&mkey, Some(&failed), &reset, 4).unwrap();
-        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0x12));
+        assert_eq!((encoded.psvs, bytes(&encoded, 1, 2)[14]), ([None; 2], 0x32));
     }
 }
