@@ -6,7 +6,9 @@ use super::qp::Qp;
 use super::{Device, Notice, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Op, Request};
-use uverbs_fabric::script::{Answer, Completed, Failure, Opcode, PacketFacts, Point, Queue, Refusal, Seen, Status};
+use uverbs_fabric::script::{
+    Answer, Completed, Failure, Opcode, PacketFacts, Point, Queue, Refusal, Seen, Status,
+};
 
 /// What a packet is.
 fn opcode(body: &Body) -> Opcode {
