@@ -651,3 +651,30 @@ fn names_and_rates_are_those_of_the_installed_library() {
         assert!(ours.lines().count() > 1000);
     }
 }
+
+/// perftest's `ib_write_lat` polls on the last byte of a WRITE. That is enough on PCIe; the specification does not promise it.
+#[test]
+fn a_program_that_polls_on_the_last_byte_is_found_by_the_order_of_the_specification() {
+    if !header_is_there() {
+        return;
+    }
+    let folder = library();
+    let program = compile("lastbyte", Some(folder));
+    // The number of records that were not complete.
+    let torn = |args: &[&str], order: &str| -> u32 {
+        let mut cmd = Command::new("timeout");
+        cmd.arg("60").arg(&program).args(args).env("UVERBS_HCA", "2").env("LD_LIBRARY_PATH", folder);
+        let out = cmd.env("UVERBS_HCA_ORDER", order).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?} with the order {order}: {}, {text}", out.status);
+        String::from_utf8_lossy(&out.stdout).trim().parse().unwrap()
+    };
+    // The region has no relaxed order.
+    for order in ["ordered", "pcie:1", "relaxed:1"] {
+        assert_eq!(torn(&[], order), 0, "{order}");
+    }
+    assert!((0..10).any(|seed| torn(&[], &format!("model:{seed}")) > 0), "no record is torn");
+    for seed in 0..3 {
+        assert_eq!(torn(&["imm"], &format!("model:{seed}")), 0);
+    }
+}
