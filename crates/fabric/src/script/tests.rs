@@ -50,7 +50,7 @@ fn what_is_wrong_is_named_with_its_line_and_column() {
         ("packet qp=0x1000000 : drop", 1, 11, "0x1000000: more than 16777215"),
         ("packet wr=1 wr=2 : drop", 1, 13, "wr=2: this selector is there already"),
         ("packet verb=x : drop", 1, 8, "verb=x: no selector of a packet"),
-        ("completion wr=1 : duplicate", 1, 19, "duplicate: no action of a completion"),
+        ("completion wr=1 : duplicate 2", 1, 19, "duplicate: no action of a completion"),
         ("packet :", 1, 9, "an action is missing"),
         ("packet : delay", 1, 15, "delay: a word is missing"),
         ("packet : delay 5", 1, 16, "5: not a number with one of the units ns, us, ms, s"),
