@@ -62,6 +62,6 @@ impl<M: Model> Station<M> {
 
     /// Whether [`tidy`](Model::tidy) and [`deliver`](Self::deliver) must be called again soon.
     pub(crate) fn has_work(&self) -> bool {
-        self.device.watches() || self.front.has_backlog()
+        self.device.watches() || self.device.has_ready() || self.front.has_backlog()
     }
 }

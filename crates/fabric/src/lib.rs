@@ -33,6 +33,7 @@
 mod alive;
 pub mod backing;
 mod capture;
+mod direct;
 mod fabric;
 mod flight;
 mod front;
@@ -68,6 +69,7 @@ mod world;
 mod world_lock;
 
 pub use capture::Captured;
+pub use direct::Near;
 pub use fabric::Fabric;
 pub use front::Front;
 pub use model::{Hosts, Model, Packet, PortEvent};

@@ -5,8 +5,12 @@
 //! The engine has no other access to memory, so the same engine works with a process (here) or with a guest's page
 //! lists.
 
+use crate::process::Mapped;
 use core::fmt;
 use std::sync::Arc;
+
+/// Bytes that are copied at a time through a buffer.
+const BUFFER: usize = 4096;
 
 /// An access outside of the registered range, or a misaligned one where alignment is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,28 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// # Errors
     /// The bytes are not all inside.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault>;
+
+    /// `len` bytes at `offset`, if they are memory that is mapped in this process as long as this value lives, so that no access to them
+    /// fails.
+    fn mapped(&self, offset: u64, len: usize) -> Option<Mapped<'_>> {
+        let _ = (offset, len);
+        None
+    }
+
+    /// Copies in mapped memory at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside. Then some may have been copied.
+    fn write_mapped(&self, offset: u64, from: Mapped<'_>) -> Result<(), Fault> {
+        let (mut buffer, mut done) = ([0; BUFFER], 0);
+        while done < from.len() {
+            let part = &mut buffer[..(from.len() - done).min(BUFFER)];
+            from.read(done, part)?;
+            self.write(offset.checked_add(done as u64).ok_or(Fault)?, part)?;
+            done += part.len();
+        }
+        Ok(())
+    }
 
     /// Atomically replaces the 8-byte word (host order) at `offset` with the result of `f`, and returns the old value.
     /// `f` may be called more than once.

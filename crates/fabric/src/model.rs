@@ -6,6 +6,7 @@
 //! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
 
 use crate::capture::Captured;
+use crate::direct::Near;
 use crate::net::{Address, Net};
 use crate::order::{Label, Route};
 use crate::port::Port;
@@ -50,6 +51,17 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
 
     /// The timer of a queue has expired.
     fn timeout(&mut self, port: &mut Port<'_, Self::Packet>, queue: u32);
+
+    /// Whether a queue waits for [`exchange`](Self::exchange).
+    fn has_ready(&self) -> bool {
+        false
+    }
+
+    /// Executes requests of one of the queues that wait for it, at the other devices of the process or by packets. No packet is due. It
+    /// ends soon: a queue that has more requests waits again.
+    fn exchange(&mut self, port: &mut Port<'_, Self::Packet>, near: &mut Near<'_, Self>) {
+        let _ = (port, near);
+    }
 
     /// No other packet is due: sends what it has held back while there were packets, such as an acknowledgement of all of them.
     fn idle(&mut self, port: &mut Port<'_, Self::Packet>) {

@@ -24,6 +24,14 @@ pub(crate) struct Faults {
     pub(crate) delay: u64,
 }
 
+impl Faults {
+    /// Whether none can take place, and packets have no delay.
+    #[inline]
+    pub(crate) fn are_off(&self) -> bool {
+        self.delay == 0 && self.loss <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0
+    }
+}
+
 /// The additional delay of a reordered packet, ns.
 const REORDER_NS: u64 = 20_000;
 
@@ -203,6 +211,12 @@ pub struct Net<P> {
     pub(crate) script: Option<Box<Engine>>,
     /// The changes of ports by the script, of which devices are not told yet.
     pub(crate) port_events: Vec<(usize, PortEvent)>,
+    /// Whether the clock is not virtual.
+    pub(crate) in_real_time: bool,
+    /// The packets that were executed at their receiver at once.
+    pub(crate) passed: u64,
+    /// The bytes of their data since the lock was last offered to others.
+    pub(crate) held: u64,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -296,6 +310,9 @@ impl<P: Packet> Net<P> {
             traced: Traced::default(),
             script: None,
             port_events: Vec::new(),
+            in_real_time: false,
+            passed: 0,
+            held: 0,
         }
     }
 
@@ -378,9 +395,8 @@ impl<P: Packet> Net<P> {
 
     /// What becomes of a packet.
     pub(crate) fn fate(&mut self, to: usize, from: usize) -> Fate {
-        let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         // A port that is down still reaches itself, as on hardware.
-        if to != from && !(up(to) && up(from)) {
+        if !self.connects(from, to) {
             return Fate::LinkDown;
         }
         let faults = self.faults;

@@ -4,9 +4,10 @@
 #![expect(unsafe_code)]
 
 use crate::memory::{Fault, Memory};
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use uverbs_core::sync::copy::{load_bytes, load_uninit, store_bytes};
+use uverbs_core::sync::copy::{copy_shared, load_bytes, load_uninit, store_bytes};
 
 const WORD: usize = size_of::<u64>();
 
@@ -86,6 +87,66 @@ impl ProcessRange {
     }
 }
 
+/// Mapped memory of this process, which other threads may access at the same time.
+///
+/// # Invariants
+/// `len` bytes at `base` are mapped and readable during the lifetime, and no exclusive reference to them exists.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped<'a> {
+    base: NonNull<u8>,
+    len: usize,
+    life: PhantomData<&'a ()>,
+}
+
+#[expect(clippy::len_without_is_empty, reason = "no code checks that")]
+impl Mapped<'_> {
+    /// `len` bytes at `base`.
+    ///
+    /// # Safety
+    /// During the lifetime they are mapped and readable, and no exclusive reference to them exists.
+    #[must_use]
+    pub const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, life: PhantomData }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies out `to.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), Fault> {
+        if offset.checked_add(to.len()).is_none_or(|end| end > self.len) {
+            return Err(Fault);
+        }
+        // SAFETY: inside of the range, as checked, so the sum does not leave the allocation.
+        let from = unsafe { self.base.add(offset) };
+        // SAFETY: `to.len()` bytes from there on are inside, mapped and readable, and no exclusive reference exists (the invariant).
+        unsafe { load_bytes(from.as_ptr(), to) };
+        Ok(())
+    }
+
+    /// The part of `len` bytes at `offset`; `None` if it is not inside.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        offset.checked_add(len).filter(|end| *end <= self.len)?;
+        // SAFETY: inside of the range, as checked, so the sum does not leave the allocation.
+        let base = unsafe { self.base.add(offset) };
+        // SAFETY: a part of the range has its invariant.
+        Some(unsafe { Self::new(base, len) })
+    }
+
+    /// Whether it has a byte of the `len` bytes at `to`.
+    fn meets(&self, to: NonNull<u8>, len: usize) -> bool {
+        let (from, to) = (self.base.as_ptr().addr(), to.as_ptr().addr());
+        from.max(to) - from.min(to) < if from < to { self.len } else { len }
+    }
+}
+
 impl Memory for ProcessRange {
     fn len(&self) -> u64 {
         self.len as u64
@@ -125,6 +186,31 @@ impl Memory for ProcessRange {
         // SAFETY: mapped, and writable if the device may write to it (the invariant); no reference to memory that the device
         // writes exists, except to atomics (the contract of `new`).
         unsafe { store_bytes(from, to.as_ptr()) };
+        Ok(())
+    }
+
+    fn mapped(&self, offset: u64, len: usize) -> Option<Mapped<'_>> {
+        let at = self.check(offset, len).ok()?;
+        // SAFETY: `check` covered `len` bytes at `at`, which are inside the range.
+        let base = unsafe { self.base.add(at) };
+        // SAFETY: mapped and readable until this value is dropped (the invariant), which is borrowed for the lifetime; no exclusive
+        // reference to the memory exists (the contract of `new`).
+        Some(unsafe { Mapped::new(base, len) })
+    }
+
+    fn write_mapped(&self, offset: u64, from: Mapped<'_>) -> Result<(), Fault> {
+        let at = self.check(offset, from.len)?;
+        // SAFETY: `check` covered `from.len` bytes at `at`, which are inside the range.
+        let to = unsafe { self.base.add(at) };
+        if from.meets(to, from.len) {
+            let mut bytes = vec![0; from.len];
+            from.read(0, &mut bytes)?;
+            return self.write(offset, &bytes);
+        }
+        // SAFETY: `from.len` bytes are readable at `from.base` (its invariant), and writable at `to` if the device may write there (the
+        // invariant); no reference to memory that the device writes exists, except to atomics (the contract of `new`). They do not
+        // overlap, as checked.
+        unsafe { copy_shared(from.base.as_ptr(), to.as_ptr(), from.len) };
         Ok(())
     }
 
@@ -191,6 +277,28 @@ mod tests {
                 assert_eq!(range.read(u64::MAX, &mut back), Err(Fault));
             }
         }
+    }
+
+    #[test]
+    fn mapped_memory_is_copied_at_once() {
+        let memory: Vec<AtomicU64> =
+            (0..64).map(|i: u64| AtomicU64::new(i * 0x0101_0101_0101_0101)).collect();
+        let bytes =
+            || memory.iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect::<Vec<u8>>();
+        let all = range(&memory, 0, 512);
+        for (from, to, len) in
+            [(0, 256, 200), (1, 300, 77), (3, 403, 1), (5, 13, 100), (200, 190, 60), (9, 9, 9)]
+        {
+            let mut wanted = bytes();
+            wanted.copy_within(from..from + len, to);
+            all.write_mapped(to as u64, all.mapped(from as u64, len).unwrap()).unwrap();
+            assert_eq!(bytes(), wanted, "{from} {to} {len}");
+        }
+        assert!(all.mapped(500, 13).is_none() && all.mapped(u64::MAX, 1).is_none());
+        let part = all.mapped(100, 20).unwrap();
+        assert_eq!(all.write_mapped(493, part), Err(Fault));
+        assert_eq!((part.part(4, 16).unwrap().len(), part.part(5, 16).is_none()), (16, true));
+        assert_eq!(part.read(15, &mut [0; 6]), Err(Fault));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(crate) struct Device {
     /// The times at which the timer expired.
     pub(crate) expired: Vec<u64>,
     pub(crate) port_events: Vec<PortEvent>,
+    /// How often the fabric has called for what it has to do.
+    pub(crate) tidied: usize,
     violations: Violations<u32, Mistake>,
 }
 
@@ -114,7 +116,9 @@ impl Model for Device {
         self.expired.push(port.now);
     }
 
-    fn tidy(&mut self, _: &mut Port<'_, Frame>, _: usize) {}
+    fn tidy(&mut self, _: &mut Port<'_, Frame>, _: usize) {
+        self.tidied += 1;
+    }
 
     fn port_event(&mut self, event: PortEvent) {
         self.port_events.push(event);

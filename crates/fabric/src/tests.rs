@@ -104,3 +104,26 @@ fn the_handle_of_a_device_has_its_port_and_its_violations() {
     assert_eq!(a.take_violations_if(|v| v.mistake == Mistake::Odd).len(), 2048);
     assert_eq!(a.violations()[1].to_string(), "Even of 2, index 0 (0 ns)");
 }
+
+#[test]
+fn a_call_looks_only_at_the_devices_that_it_uses() {
+    for is_virtual in [false, true] {
+        let fabric: Fabric<Device> = if is_virtual { Fabric::deterministic(0) } else { Fabric::new(0) };
+        let devices: Vec<_> = (0..256).map(|i| fabric.device(&format!("d{i}")).index()).collect();
+        let tidied = || {
+            let each = |i: &usize| fabric.read(|world| world.read(*i).unwrap().tidied);
+            devices.iter().map(each).collect::<Vec<_>>()
+        };
+        let before = tidied();
+        assert!(before.iter().all(|n| *n == 1), "each call makes one device: {before:?}");
+        for _ in 0..10 {
+            fabric.enter(|world| {
+                world.device(7);
+                world.net.send(world.now, 200, Frame { source: 7, queue: 0, data: Vec::new() });
+            });
+        }
+        let calls: Vec<_> = tidied().iter().zip(before).map(|(after, before)| after - before).collect();
+        let wanted = (0..256).map(|i| if i == 7 || i == 200 { 10 } else { 0 });
+        assert_eq!(calls, wanted.collect::<Vec<_>>());
+    }
+}

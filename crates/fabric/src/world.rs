@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a fabric, which one lock protects: the devices, the network, the clock.
 
+use crate::direct::PIECE;
 use crate::front::{Front, Station};
 use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
 use crate::net::{Address, Net, PortLocation, TimerEntry};
@@ -10,8 +11,10 @@ use crate::udp;
 use crate::wire::Message;
 use crate::world_lock::ROUND;
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Interval of the checks of queues without doorbells, in real time.
@@ -46,7 +49,7 @@ pub struct World<M: Model> {
     /// The numbers of the devices of this process. The slots for ports of other processes have no work.
     pub(crate) here: Vec<usize>,
     /// Those that were used since they were tidied, or have more work.
-    listed: Vec<usize>,
+    pub(crate) listed: Vec<usize>,
     /// Other processes.
     pub(crate) peers: Peers<M::Packet>,
     /// The UDP sockets of ports.
@@ -57,6 +60,8 @@ pub struct World<M: Model> {
     pub(crate) stop: bool,
     /// When the thread will wake up.
     pub(crate) wakes: Option<u64>,
+    /// The number of threads that wait for the lock.
+    pub(crate) waiting: Arc<AtomicUsize>,
 }
 
 impl<M: Model> fmt::Debug for World<M> {
@@ -80,6 +85,7 @@ impl<M: Model> World<M> {
             brief: false,
             stop: false,
             wakes: None,
+            waiting: Arc::default(),
         }
     }
 
@@ -119,7 +125,9 @@ impl<M: Model> World<M> {
         if self.take_due_step(self.now) {
             return true;
         }
-        let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return self.tell_idle() };
+        let Some((_, to, packet)) = self.net.pop_packet(self.now) else {
+            return self.exchange() || self.tell_idle();
+        };
         self.arrive(to, packet);
         true
     }
@@ -238,22 +246,33 @@ impl<M: Model> World<M> {
         }
     }
 
-    /// Processes due work in real time, until `end` if there is one.
-    fn settle_real(&mut self, end: Option<Instant>) {
+    /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock.
+    fn settle_real(&mut self, end: Option<Instant>) -> bool {
         loop {
             let mut idle = false;
             while !idle && end.is_none_or(|end| Instant::now() < end) {
-                idle = !(0..STEP).all(|_| self.deliver_one());
+                for _ in 0..STEP {
+                    idle = !self.deliver_one();
+                    if idle || self.net.held >= PIECE {
+                        break;
+                    }
+                }
+                if self.net.held >= PIECE {
+                    self.net.held = 0;
+                    if !idle && self.waiting.load(Ordering::Relaxed) > 0 {
+                        return true;
+                    }
+                }
             }
             if !idle {
                 // What the devices send now is delivered in the next call.
                 self.tell_idle();
                 self.fire_early();
-                return;
+                return false;
             }
             match self.net.pop_timer(self.now) {
                 Some((entry, index, queue)) => self.fire_in_real_time(entry, index, queue),
-                None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
+                None if self.net.next_packet().is_none_or(|at| at > self.now) => return false,
                 None => {}
             }
         }
@@ -323,7 +342,8 @@ impl<M: Model> World<M> {
         self.brief.then_some(ROUND)
     }
 
-    /// Processes what is due, at most for `limit` in real time.
+    /// Processes what is due, at most for `limit` in real time. Returns whether there is more to do now: on a virtual clock, whether a
+    /// request waits with a limit; in real time, whether it has stopped for a thread that waits for the lock.
     pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
         self.apply_script();
         self.run_script(self.now, false);
@@ -331,8 +351,7 @@ impl<M: Model> World<M> {
         let mut more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
-            self.settle_real(limit.map(|limit| Instant::now() + limit));
-            false
+            self.settle_real(limit.map(|limit| Instant::now() + limit))
         };
         if is_virtual
             && all_timers
@@ -407,7 +426,9 @@ impl<M: Model> World<M> {
         // A listed device has work.
         let watch = (!self.listed.is_empty()).then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         let step = self.net.order.as_ref().and_then(|order| order.next_due());
+        let ready = self.has_ready().then_some(self.now);
         let times = [
+            ready,
             self.net.next_packet(),
             self.net.next_timer(),
             self.hosts.next(),

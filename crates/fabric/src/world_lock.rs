@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
@@ -17,6 +17,9 @@ pub(crate) const ROUND: Duration = Duration::from_millis(1);
 
 /// The pauses in which the thread leaves the lock to others: number and duration.
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
+
+/// How often a thread in the middle of a long operation looks whether another one has the lock that it has left.
+const HANDING: u32 = 1000;
 
 /// Unlocks the world, and sends what it has for devices outside of the fabric.
 fn leave<M: Model>(world: MutexGuard<'_, World<M>>) {
@@ -32,7 +35,7 @@ pub(crate) struct WorldLock<M: Model> {
     world: Mutex<World<M>>,
     /// The number of threads that wait for the lock. Without it, the fabric's thread would take the lock again before
     /// they wake up.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     wake: Condvar,
     start: Instant,
     pub(crate) deterministic: bool,
@@ -40,8 +43,9 @@ pub(crate) struct WorldLock<M: Model> {
 
 impl<M: Model> WorldLock<M> {
     pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
-        let world = World::new(seed);
-        let waiting = AtomicUsize::new(0);
+        let mut world = World::new(seed);
+        world.net.in_real_time = !deterministic;
+        let waiting = Arc::clone(&world.waiting);
         Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
     }
 
@@ -71,7 +75,11 @@ impl<M: Model> WorldLock<M> {
         let mut world = self.lock();
         let result = f(&mut world);
         let limit = world.brief.then_some(BRIEF);
-        world.settle(self.deterministic, false, limit);
+        while world.settle(self.deterministic, false, limit) && !self.deterministic {
+            leave(world);
+            self.hand_over();
+            world = self.lock();
+        }
         self.tell_thread(&mut world);
         leave(world);
         result
@@ -108,7 +116,13 @@ impl<M: Model> WorldLock<M> {
     pub(crate) fn run(&self) {
         let mut world = self.lock();
         let limit = world.round();
-        while world.settle(self.deterministic, true, limit) {}
+        while world.settle(self.deterministic, true, limit) {
+            if !self.deterministic {
+                leave(world);
+                self.hand_over();
+                world = self.lock();
+            }
+        }
         leave(world);
     }
 
@@ -119,7 +133,11 @@ impl<M: Model> WorldLock<M> {
             world.pass(until);
         } else {
             let limit = world.round();
-            world.settle(false, true, limit);
+            while world.settle(false, true, limit) {
+                leave(world);
+                self.hand_over();
+                world = self.lock();
+            }
         }
         leave(world);
     }
@@ -127,6 +145,17 @@ impl<M: Model> WorldLock<M> {
     pub(crate) fn stop(&self) {
         self.lock().stop = true;
         self.wake.notify_one();
+    }
+
+    /// Leaves the lock, which is free, to a thread that waits for it.
+    fn hand_over(&self) {
+        let before = self.waiting.load(Ordering::Relaxed);
+        for _ in 0..HANDING {
+            if self.waiting.load(Ordering::Relaxed) < before.max(1) {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Leaves the lock to waiting threads.

@@ -56,6 +56,17 @@ pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
+/// Copies `len` bytes between two places that others may access at the same time.
+///
+/// # Safety
+/// The bytes from `from` on are mapped and readable during the call, those from `to` on are mapped and writable, and they do not overlap.
+/// During the call no reference to those at `to` exists, except to atomics, and no reference that allows writes to those at `from` is used.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the contract of this function.
+    unsafe { copy(from, to, len) }
+}
+
 /// [`store_bytes`] for more than 64 bytes, in the caller: it costs a call less, and its code is longer.
 ///
 /// # Safety
