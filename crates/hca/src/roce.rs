@@ -7,7 +7,7 @@
 //!
 //! Sources: InfiniBand Architecture Specification volume 1, chapter 9; annex 14 (XRC); annex 17 (RoCE version 2).
 
-use crate::engine::packet::{Atomic, Body, Grh, Nak, Packet, Path, Transport, WrPart};
+use crate::engine::packet::{Atomic, Body, Direct, Grh, Nak, Packet, Path, Transport, WrPart};
 use crate::engine::{Device, Port};
 use uverbs_roce::frame;
 use uverbs_roce::opcode::{Opcode, Operation, Service};
@@ -172,6 +172,7 @@ pub(crate) fn of_datagram(from: usize, route: frame::Grh, packet: wire::Packet) 
         msn: headers.aeth.map_or(0, |aeth| aeth.msn),
         dc: None,
         wr: WrPart::default(),
+        direct: Direct::default(),
         path: Path { grh: Some(Box::new(grh)), ..Path::default() },
         body: body(bth.opcode, &headers, payload)?,
     })

@@ -13,6 +13,7 @@ mod send;
 mod tests;
 mod umr;
 
+pub(crate) use recv::TERMINATOR as RECEIVE_TERMINATOR;
 pub use recv::{RecvWqe, recv_wqe, srq_next};
 pub use segment::{Av, Segment};
 pub(crate) use send::{Ctrl, Reserved, decode};

@@ -6,7 +6,7 @@ use super::segment::{SEG, Segment, memory};
 use crate::bytes::{be16, be32};
 
 /// The key of the entry that ends a list (`MLX5_INVALID_LKEY`).
-const TERMINATOR: u32 = uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
+pub(crate) const TERMINATOR: u32 = uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 
 /// A receive WQE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use super::{Device, Notice, Port, event, trace};
 use crate::cqe::Cqe;
 use crate::memory::{Area, Fault};
 use crate::violation::{Mistake, Object};
+use uverbs_fabric::order::Mode;
 use uverbs_mlx5_hw::cqe::MLX5_CQE_RESIZE_CQ;
 
 /// Consumer indices have 24 bits (`MLX5_CQ_DB` layout in the PRM).
@@ -238,9 +239,11 @@ impl Device {
     }
 
     /// Writes a completion to a CQ.
-    pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: Cqe) {
+    pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
         self.report_signatures(cx, cqn);
-        if let Some(cqe) = self.defer_completion(cx, cqn, cqe) {
+        if cx.net.mode() == Mode::Ordered {
+            self.write_completion(cx, cqn, &mut cqe);
+        } else if let Some(cqe) = self.defer_completion(cx, cqn, cqe) {
             self.complete_now(cx, cqn, cqe);
         }
     }
@@ -259,15 +262,19 @@ impl Device {
 
     /// As [`complete`](Self::complete), in any mode.
     pub(crate) fn complete_now(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
+        self.write_completion(cx, cqn, &mut cqe);
+    }
+
+    fn write_completion(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: &mut Cqe) {
         cqe.timestamp = cx.now;
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
         if cq.broken {
             return;
         }
         let index = cq.producer;
-        let pushed = cq.push(&cqe);
+        let pushed = cq.push(cqe);
         if pushed.is_ok() {
-            trace::completion(cx, cqn, &cqe);
+            trace::completion(cx, cqn, cqe);
         }
         match pushed {
             Ok(false) => {}

@@ -3,6 +3,7 @@
 
 use super::Device;
 use super::mkey::{Denied, User, access};
+use super::packet::Data;
 use crate::cqe::Syndrome;
 use crate::decode::Segment;
 use crate::memory::Fault;
@@ -82,11 +83,11 @@ impl Device {
         user: User,
         segments: &[Segment],
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
     ) -> Result<(), Syndrome> {
         let mut done = 0;
         walk(segments, offset, data.len(), |segment, at, n| {
-            let from = data.get(done..done + n).ok_or(Syndrome::LOCAL_LENGTH)?;
+            let from = data.part(done, n).ok_or(Syndrome::LOCAL_LENGTH)?;
             done += n;
             // Data of answers can be written to memory only, not to inline data.
             let Segment::Memory { lkey, addr, .. } = segment else { return Err(Syndrome::LOCAL_QP_OP) };

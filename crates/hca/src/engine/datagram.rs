@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Datagrams and the sending side of unreliable connections.
 
-use super::packet::{Body, Grh, Packet, Path, WrPart, psn_add};
+use super::packet::{Body, Data, Direct, Grh, Packet, Path, WrPart, psn_add};
 use super::qp::{Qp, QpKind};
 use super::reliable::{MAX_MESSAGE, peer};
 use super::{Device, Port};
@@ -164,9 +164,11 @@ impl Device {
         let header = match grh {
             // Without a GRH, the first 40 bytes are not written.
             None => Ok(()),
-            Some(grh) => self.scatter(user, segments, 0, &header(grh, data.len())),
+            Some(grh) => self.scatter(user, segments, 0, Data::Bytes(&header(grh, data.len()))),
         };
-        if let Err(syndrome) = header.and_then(|()| self.scatter(user, segments, GRH as u64, data)) {
+        if let Err(syndrome) =
+            header.and_then(|()| self.scatter(user, segments, GRH as u64, Data::Bytes(data)))
+        {
             self.fail_receive(cx, qp, srqn, &taken, syndrome);
             self.fail_responder(cx, qp, None);
             return;
@@ -218,6 +220,7 @@ fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
         dc: None,
         path: shown_path(cx, qp),
         wr: WrPart::new(qp.fetched, 0),
+        direct: Direct::default(),
         body,
     }
 }

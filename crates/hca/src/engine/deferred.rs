@@ -3,7 +3,7 @@
 //! queue pairs. Without a mode it accesses memory at once.
 
 use super::mkey::{User, access};
-use super::packet::Packet;
+use super::packet::{Data, Packet};
 use super::qp::{Qp, QpKind};
 use super::{Device, Port};
 use crate::cqe::Cqe;
@@ -119,8 +119,13 @@ impl Device {
         key: u32,
         memory: &Arc<dyn Memory>,
         offset: u64,
-        bytes: &[u8],
+        data: Data<'_>,
     ) -> Result<(), Fault> {
+        let bytes = match data {
+            Data::Bytes(bytes) => bytes,
+            // Only without a mode.
+            Data::Mapped(from) => return memory.write_mapped(offset, from),
+        };
         if !self.deferred.is_on() || memory.is_at_once() {
             return memory.write(offset, bytes);
         }
@@ -177,11 +182,8 @@ impl Device {
         Waits { fills, after: fenced }
     }
 
-    /// Places a completion behind the writes before it. Returns it without a mode: it is to be written now.
+    /// In a mode: places a completion behind the writes before it. Returns it if it is to be written now.
     pub(super) fn defer_completion(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: Cqe) -> Option<Cqe> {
-        if cx.net.mode() == Mode::Ordered {
-            return Some(cqe);
-        }
         self.place_collected(cx);
         let is_of_request = cqe.is_of_request();
         let side = if is_of_request { Side::Requester } else { Side::Responder };

@@ -16,7 +16,7 @@ use super::{Port, trace};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Request, Reserved, Segment};
 use crate::violation::{Mistake, Object};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use uverbs_fabric::Violations;
 
@@ -84,6 +84,10 @@ pub struct Device {
     pub(super) updated: u64,
     /// The QPs with requests that were executed and are not acknowledged.
     pub(super) unacknowledged: Vec<u32>,
+    /// The queues that wait for an [exchange](super::near), by number.
+    pub(super) ready: VecDeque<u32>,
+    /// The answer to a request that is taken by the requester itself.
+    pub(super) answer: Option<Box<Packet>>,
     /// Memory for the bytes of a WQE.
     pub(super) wqe: Vec<u8>,
     /// Accesses to memory that take place later.
@@ -126,6 +130,8 @@ impl Device {
             in_progress: InProgress::default(),
             updated: 0,
             unacknowledged: Vec::new(),
+            ready: VecDeque::new(),
+            answer: None,
             wqe: Vec::new(),
             deferred: Deferred::default(),
             lists: Vec::new(),
@@ -347,15 +353,23 @@ impl Device {
             }
             return;
         }
+        self.take_packet(cx, &packet);
+        let body = core::mem::replace(&mut packet.body, Body::Ack);
+        body.into_data().into_iter().for_each(|data| cx.net.reuse(data));
+        cx.net.recycle(packet);
+    }
+
+    /// Handles a packet to a QP.
+    pub(super) fn take_packet(&mut self, cx: &mut Port<'_>, packet: &Packet) {
         let special = self.special.get(packet.dest_qpn as usize);
         let qpn = special.copied().flatten().unwrap_or(packet.dest_qpn);
         self.with_qp(cx, qpn, |device, cx, qp| {
             if qp.kind.transport() != packet.transport || !qp.state.receives() {
                 return;
             }
-            device.begin_packet(&packet);
+            device.begin_packet(packet);
             if packet.body.is_response() {
-                device.response(cx, qp, &packet);
+                device.response(cx, qp, packet);
                 device.report_signatures(cx, qp.send_cqn);
                 return;
             }
@@ -364,15 +378,12 @@ impl Device {
                 device.notices.push(Notice::Qp { qpn, event: event::COMM_EST });
             }
             match packet.transport {
-                Transport::Ud => device.datagram(cx, qp, &packet),
-                Transport::Uc => device.unreliable(cx, qp, &packet),
-                _ => device.request(cx, qp, &packet),
+                Transport::Ud => device.datagram(cx, qp, packet),
+                Transport::Uc => device.unreliable(cx, qp, packet),
+                _ => device.request(cx, qp, packet),
             }
             device.report_signatures(cx, qp.recv_cqn);
         });
-        let body = core::mem::replace(&mut packet.body, Body::Ack);
-        body.into_data().into_iter().for_each(|data| cx.net.reuse(data));
-        cx.net.recycle(packet);
     }
 
     /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell. It may be true

@@ -5,7 +5,7 @@ use super::checksum::{fold, sum};
 use super::flow::Target;
 use super::headers::Headers;
 use super::offload::{Part, fill_checksums, segment};
-use super::packet::{Body, Packet, Path, Transport, WrPart};
+use super::packet::{Body, Data, Direct, Packet, Path, Transport, WrPart};
 use super::qp::Qp;
 use super::recv::Taken;
 use super::{Device, Notice, Port, event};
@@ -95,6 +95,7 @@ impl Device {
                     dc: None,
                     path: Path::default(),
                     wr,
+                    direct: Direct::default(),
                     body: Body::Frame(frame.clone()),
                 };
                 cx.net.send(cx.now, to, packet);
@@ -196,7 +197,7 @@ impl Device {
         let result = if frame.len() as u64 > taken.wqe.room() {
             Err(Syndrome::LOCAL_LENGTH)
         } else {
-            self.scatter(user, segments, 0, frame)
+            self.scatter(user, segments, 0, Data::Bytes(frame))
         };
         let cqe = match result {
             Err(syndrome) => Cqe { kind: MLX5_CQE_RESP_ERR, syndrome: Some(syndrome), ..cqe },

@@ -5,7 +5,7 @@
 use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, Target, access};
-use super::packet::{Atomic, Body, Nak, PSN, Packet, WrPart, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Direct, Nak, PSN, Packet, WrPart, psn_add, psn_diff};
 use super::qp::{Qp, QpKind};
 use super::responder::{Receiving, Responder, Writing};
 use super::{Device, Port, event};
@@ -126,7 +126,7 @@ impl Device {
         let mtu = u64::from(qp.attr.mtu.max(1));
         let takes = match &packet.body {
             Body::Read { len, .. } => u64::from(*len).div_ceil(mtu).max(1) as u32,
-            _ => 1,
+            _ => packet.count(),
         };
         match self.execute(cx, qp, resp, packet) {
             Ok(()) => {
@@ -176,7 +176,9 @@ impl Device {
             Body::Atomic { .. } => {
                 let known = resp.atomics.iter().find(|(psn, _)| *psn == packet.psn);
                 if let Some((_, value)) = known {
-                    reply(cx, qp, packet, (packet.psn, resp.msn), Body::AtomicResponse(*value));
+                    let numbers = (packet.psn, resp.msn);
+                    let answer = answer(cx, qp, packet, numbers, Body::AtomicResponse(*value));
+                    self.give(cx, packet, answer);
                 }
             }
             Body::Send { .. } | Body::Write { .. } => {
@@ -251,6 +253,7 @@ impl Device {
                     dc: None,
                     path: shown_path(cx, qp),
                     wr: WrPart::default(),
+                    direct: Direct::default(),
                     body: Body::Ack,
                 };
                 cx.net.send(cx.now, to, packet);
@@ -305,11 +308,11 @@ impl Device {
             Some(receiving) => receiving,
             None => self.receive_for(cx, qp, resp, packet)?,
         };
-        let user = self.receiver(qp, receiving.srqn);
+        let (user, data) = (self.receiver(qp, receiving.srqn), packet.data(data));
         let segments = &receiving.taken.wqe.scatter;
         // A small message is written to the completion. Its length is checked against the receive nevertheless.
         let whole = *first && *last;
-        let inline = whole && data.len() <= qp.scatter_resp && !data.is_empty();
+        let inline = whole && data.len() <= qp.scatter_resp && data.len() > 0;
         let result = if receiving.done + data.len() as u64 > receiving.taken.wqe.room() {
             if qp.kind == QpKind::Uc {
                 // The message is dropped, and the next one uses the receive.
@@ -359,8 +362,12 @@ impl Device {
             imm: imm.or(*invalidate).unwrap_or(0),
             byte_cnt: receiving.done as u32,
             solicited: packet.solicited,
-            slid: source_lid(cx, packet),
-            inline: inline.then(|| data.clone()),
+            slid: source_lid(cx, packet.from),
+            inline: inline.then(|| {
+                let mut bytes = Vec::new();
+                data.append_to(&mut bytes);
+                bytes
+            }),
             ..cqe
         };
         self.complete(cx, cqn, cqe);
@@ -368,7 +375,7 @@ impl Device {
     }
 
     /// The user of a receive's memory: an SRQ may belong to another protection domain.
-    fn receiver(&self, qp: &Qp, srqn: Option<u32>) -> super::mkey::User {
+    pub(super) fn receiver(&self, qp: &Qp, srqn: Option<u32>) -> super::mkey::User {
         let pd = srqn.and_then(|n| self.srqs.get(&n)).map_or(qp.pd, |srq| srq.pd);
         super::mkey::User { pd, qpn: qp.qpn }
     }
@@ -384,7 +391,7 @@ impl Device {
         if resp.receiving.is_some() || start.is_some() == resp.writing.is_some() {
             return Err(Refusal::Nak(Nak::Invalid));
         }
-        let imm = imm.filter(|_| *last);
+        let (imm, data) = (imm.filter(|_| *last), packet.data(data));
         let user = self.remote_user(qp, packet);
         let mut writing = match (*start, resp.writing) {
             (Some((addr, rkey, len)), _) => {
@@ -443,7 +450,7 @@ impl Device {
                 imm,
                 byte_cnt: writing.done as u32,
                 solicited: packet.solicited,
-                slid: source_lid(cx, packet),
+                slid: source_lid(cx, packet.from),
                 ..cqe
             };
             self.complete(cx, cqn, cqe);
@@ -495,13 +502,20 @@ impl Device {
     ) -> Result<(), Denied> {
         let len = u64::from(len);
         let user = self.remote_user(qp, packet);
+        let mtu = u64::from(qp.attr.mtu.max(1));
+        let mut at = 0;
+        let count = len.div_ceil(mtu).max(1);
+        let whole = || {
+            let body = Body::ReadResponse { first: true, last: true, data: Vec::new() };
+            answer(cx, qp, packet, (packet.psn, msn), body)
+        };
+        if packet.direct.takes_answer && self.give_read(packet, user, (addr, rkey, len), whole, count) {
+            return Ok(());
+        }
         let target = match len {
             0 => None,
             _ => self.mkeys.resolve(user, rkey, addr, len, access::REMOTE_READ)?,
         };
-        let mtu = u64::from(qp.attr.mtu.max(1));
-        let mut at = 0;
-        let count = len.div_ceil(mtu).max(1);
         // What is beyond the limit is lost, so that a device outside of the fabric requests it again.
         let is_outside = cx.address().and_then(|port| port.outside).is_some_and(|o| o.slot == packet.from);
         let most = match is_outside {
@@ -565,7 +579,8 @@ impl Device {
             resp.atomics.pop_front();
         }
         resp.msn = psn_add(resp.msn, 1);
-        reply(cx, qp, packet, (packet.psn, resp.msn), Body::AtomicResponse(old));
+        let answer = answer(cx, qp, packet, (packet.psn, resp.msn), Body::AtomicResponse(old));
+        self.give(cx, packet, answer);
         Ok(())
     }
 
@@ -603,8 +618,8 @@ impl Device {
 }
 
 /// The LID that a packet on InfiniBand comes from. UCX sends its answers on DC to it.
-fn source_lid(cx: &Port<'_>, packet: &Packet) -> u16 {
-    cx.net.ports.get(packet.from).map_or(0, |port| port.lid)
+pub(super) fn source_lid(cx: &Port<'_>, from: usize) -> u16 {
+    cx.net.ports.get(from).map_or(0, |port| port.lid)
 }
 
 /// Whether the access flags of the QP permit this operation.
@@ -638,6 +653,7 @@ fn answer(cx: &Port<'_>, qp: &Qp, packet: &Packet, (psn, msn): (u32, u32), body:
         dc: packet.dc,
         path: shown_path(cx, qp),
         wr: packet.wr,
+        direct: Direct::default(),
         body,
     }
 }

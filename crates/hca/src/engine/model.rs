@@ -10,7 +10,7 @@ use crate::cm::Cm;
 use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
 use uverbs_fabric::ring::{Queue, RingDump};
-use uverbs_fabric::{Model, PortEvent, QpStat, Timer, Violations};
+use uverbs_fabric::{Model, Near, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
     const ALL: &'static [Self] = &[
@@ -69,6 +69,14 @@ impl Model for Device {
             trace::timer(port, qp);
             device.expire(port, qp);
         });
+    }
+
+    fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    fn exchange(&mut self, port: &mut Port<'_>, near: &mut Near<'_, Self>) {
+        self.exchange_one(port, near);
     }
 
     fn idle(&mut self, port: &mut Port<'_>) {

@@ -2,9 +2,12 @@
 //! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
 use super::{packet_bytes, script};
+use crate::memory::Memory;
+use std::sync::Arc;
 use uverbs_fabric::Captured;
 use uverbs_fabric::net::Address;
 use uverbs_fabric::order::{Label, Route};
+use uverbs_fabric::process::Mapped;
 use uverbs_fabric::script::{Answer, PacketFacts};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 use uverbs_roce::{frame, transport};
@@ -112,7 +115,96 @@ pub struct Packet {
     pub(crate) dc: Option<Dc>,
     pub(crate) path: Path,
     pub(crate) wr: WrPart,
+    pub(crate) direct: Direct,
     pub(crate) body: Body,
+}
+
+/// What only a packet has that its receiver gets from the sender itself ([`near`](super::near)).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Direct {
+    /// The packets of its message that it stands for besides itself, which follow it.
+    pub(crate) more: u32,
+    /// Its data. The body has none then.
+    pub(crate) source: Option<Source>,
+    /// Whether the sender takes an answer with data from the receiver itself.
+    pub(crate) takes_answer: bool,
+}
+
+/// Data in mapped memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    memory: Arc<dyn Memory>,
+    offset: u64,
+    len: usize,
+}
+
+impl Source {
+    pub(super) fn new(memory: &Arc<dyn Memory>, offset: u64, len: usize) -> Self {
+        Self { memory: Arc::clone(memory), offset, len }
+    }
+
+    /// The bytes; `None` if they are not mapped.
+    pub(super) fn mapped(&self) -> Option<Mapped<'_>> {
+        self.memory.mapped(self.offset, self.len)
+    }
+}
+
+/// The data of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'a> {
+    Bytes(&'a [u8]),
+    Mapped(Mapped<'a>),
+}
+
+impl<'a> Data<'a> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Mapped(mapped) => mapped.len(),
+        }
+    }
+
+    /// `len` of the bytes, from `at` on; `None` if there are fewer.
+    pub(super) fn part(&self, at: usize, len: usize) -> Option<Self> {
+        match self {
+            Self::Bytes(bytes) => bytes.get(at..)?.get(..len).map(Self::Bytes),
+            Self::Mapped(mapped) => mapped.part(at, len).map(Self::Mapped),
+        }
+    }
+
+    /// Appends the bytes.
+    pub(super) fn append_to(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => to.extend_from_slice(bytes),
+            Self::Mapped(mapped) => {
+                let at = to.len();
+                to.resize(at + mapped.len(), 0);
+                // As many as there are.
+                let _ = mapped.read(0, &mut to[at..]);
+            }
+        }
+    }
+}
+
+impl Packet {
+    /// The packets that it stands for.
+    pub(super) fn count(&self) -> u32 {
+        1 + self.direct.more
+    }
+
+    /// Bytes of data.
+    pub(super) fn len(&self) -> usize {
+        match &self.direct.source {
+            Some(source) => source.len,
+            None => self.body.data().map_or(0, Vec::len),
+        }
+    }
+
+    /// Its data, which are `bytes` unless they are elsewhere.
+    pub(super) fn data<'a>(&'a self, bytes: &'a [u8]) -> Data<'a> {
+        let mapped = self.direct.source.as_ref().and_then(Source::mapped);
+        mapped.map_or(Data::Bytes(bytes), Data::Mapped)
+    }
 }
 
 impl uverbs_fabric::Packet for Packet {

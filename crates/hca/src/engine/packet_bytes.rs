@@ -3,7 +3,7 @@
 //!
 //! The other process may be malicious: numbers that the engine uses are in their range, and every length has a limit.
 
-use super::packet::{Atomic, Body, Dc, Grh, Nak, Packet, Path, Transport, WrPart};
+use super::packet::{Atomic, Body, Dc, Direct, Grh, Nak, Packet, Path, Transport, WrPart};
 use uverbs_fabric::wire::{Malformed, Reader, Writer};
 
 /// Bytes of data of a packet at most; frames may be longer.
@@ -198,6 +198,7 @@ pub(super) fn decode(from: usize, r: &mut Reader<'_>) -> Result<Packet, Malforme
         dc,
         path: Path { slid, sl, path_bits, grh },
         wr: WrPart::default(),
+        direct: Direct::default(),
         body,
     })
 }

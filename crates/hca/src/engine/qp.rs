@@ -88,6 +88,8 @@ pub struct Qp {
     pub(crate) fetched: u32,
     /// Whether a send has failed since the last reset.
     pub(crate) send_failed: bool,
+    /// Whether it is in the list of queues that wait for an exchange.
+    pub(super) is_ready: bool,
     /// Whether the first error of a signature moves it to SQD, with an event (`drain_sigerr`).
     pub(crate) drain_sigerr: bool,
 }
@@ -124,6 +126,7 @@ impl Qp {
             uses: Uses::default(),
             fetched: 0,
             send_failed: false,
+            is_ready: false,
             drain_sigerr: false,
         }
     }
@@ -135,6 +138,12 @@ impl Qp {
     /// Whether it can receive: it has a receive queue or an SRQ.
     pub(crate) fn takes_receives(&self) -> bool {
         self.rq.is_some() || self.srqn.is_some()
+    }
+
+    /// Whether its send queue has requests, or packets of a request, that are not sent.
+    pub(super) fn has_more(&self) -> bool {
+        let sq = self.sq.as_ref();
+        self.req.has_more() || sq.is_some_and(|sq| sq.posted != sq.next)
     }
 
     /// Whether its transport is reliable.

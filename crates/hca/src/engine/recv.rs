@@ -53,8 +53,21 @@ impl RecvRing {
         posted(&self.record, self.taken, self.count)
     }
 
+    /// The next WQE, which stays in the queue; `None` if there is none, or it is invalid.
+    pub(super) fn peek(&self) -> Option<RecvWqe> {
+        self.next().ok()?.map(|taken| taken.wqe)
+    }
+
     /// Takes the next WQE, if there is one and it has room for `len` bytes.
     pub(crate) fn take(&mut self, len: u64) -> Result<Option<Taken>, Mistake> {
+        let next = self.next()?.filter(|next| next.wqe.room() >= len);
+        if let Some(next) = &next {
+            self.taken = next.index.wrapping_add(1);
+        }
+        Ok(next)
+    }
+
+    fn next(&self) -> Result<Option<Taken>, Mistake> {
         if self.broken || self.posted()? == 0 {
             return Ok(None);
         }
@@ -66,10 +79,6 @@ impl RecvRing {
             }
         }
         let wqe = recv_wqe(&bytes).map_err(|_| Mistake::ReceiveMalformed)?;
-        if wqe.room() < len {
-            return Ok(None);
-        }
-        self.taken = index.wrapping_add(1);
         Ok(Some(Taken { index, wqe }))
     }
 }
@@ -136,20 +145,30 @@ impl Srq {
         posted(&self.record, self.taken, self.count)
     }
 
+    /// The next WQE, which stays in the queue; `None` if there is none, or it is invalid.
+    pub(super) fn peek(&self) -> Option<RecvWqe> {
+        self.next().ok()?.map(|(taken, _)| taken.wqe)
+    }
+
     /// Takes the next WQE, if there is one and it has room for `len` bytes.
     pub(crate) fn take(&mut self, len: u64) -> Result<Option<Taken>, Mistake> {
+        let next = self.next()?.filter(|(next, _)| next.wqe.room() >= len);
+        Ok(next.map(|(taken, head)| {
+            self.head = head;
+            self.taken = self.taken.wrapping_add(1);
+            taken
+        }))
+    }
+
+    /// The next WQE, and the index of the one behind it.
+    fn next(&self) -> Result<Option<(Taken, u16)>, Mistake> {
         if self.broken || self.posted()? == 0 {
             return Ok(None);
         }
         let index = self.head;
         let bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
         let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;
-        if wqe.room() < len {
-            return Ok(None);
-        }
-        self.head = srq_next(&bytes);
-        self.taken = self.taken.wrapping_add(1);
-        Ok(Some(Taken { index, wqe }))
+        Ok(Some((Taken { index, wqe }, srq_next(&bytes))))
     }
 
     /// Whether the limit event is due. Disarms the limit.

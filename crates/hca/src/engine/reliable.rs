@@ -5,12 +5,14 @@
 
 use super::datagram::shown_path;
 use super::mkey::Denied;
-use super::packet::{Atomic, Body, Dc, Nak, Packet, WrPart, psn_add, psn_diff};
+use super::near::Part;
+use super::packet::{Atomic, Body, Data, Dc, Direct, Nak, Packet, WrPart, psn_add, psn_diff};
 use super::qp::{Qp, QpKind, State};
 use super::requester::{FOR_EVER, Sent, wants_answer};
 use super::{Device, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
+use uverbs_fabric::Near;
 use uverbs_fabric::order::Side;
 
 /// Maximum of packets in flight. Without a delay they arrive within the call that sends them, so fewer are enough, whose data stay in the
@@ -21,6 +23,10 @@ const NEAR_WINDOW: i32 = 64;
 const DEPTH: usize = 128;
 /// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
 const ACK_EVERY: u32 = 32;
+/// The bytes of a packet whose data are copied through a buffer.
+const SHORT: usize = 512;
+/// Steps of a queue in an exchange: in each it starts a request, or gives a packet to its receiver.
+const TURN: u32 = 2 * NEAR_WINDOW.cast_unsigned();
 /// Maximum of requests of all queues of a device in that state, which have up to a kilobyte.
 pub(super) const MAX_IN_PROGRESS: usize = 1 << 17;
 /// Entries of page lists that a queue's updates of keys read and copy at a time, on a paced device.
@@ -38,9 +44,28 @@ enum Verdict {
 }
 
 impl Device {
-    /// Sends all packets that can be sent now.
+    /// Sends all packets that can be sent now, or executes them when no other one is due.
     pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        let sends = matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr && qp.has_more();
+        if sends && qp.kind != QpKind::Keys && cx.net.is_direct() {
+            self.make_ready(qp);
+            self.complete_answered(cx, qp);
+            self.watch(cx, qp);
+            self.drained(qp);
+            return;
+        }
+        self.transmit_now(cx, qp, None);
+    }
+
+    /// Sends packets, or gives them to their receivers among the devices that are near, of which it sends a limited number.
+    pub(super) fn transmit_now(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        mut near: Option<&mut Near<'_, Self>>,
+    ) {
         let (before, mut pauses) = (self.updated, false);
+        let (una, mut left) = (qp.req.una, TURN);
         let is_outside = outside(cx).is_some();
         while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
             pauses = self.paced && self.updated - before > MAX_UPDATED;
@@ -56,8 +81,21 @@ impl Device {
             if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
             }
+            if near.is_some() {
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+            }
+            if let Some(near) = near.as_deref_mut()
+                && self.execute_quickly(cx, qp, near)
+            {
+                // It is a start and a packet.
+                left = left.saturating_sub(1);
+                continue;
+            }
             let goes_on = match qp.req.send != qp.req.next {
-                true => self.send_packet(cx, qp),
+                true => self.send_packet(cx, qp, near.as_deref_mut()),
                 false => self.start_next(cx, qp),
             };
             if self.report_signatures(cx, qp.send_cqn) && qp.drain_sigerr && qp.state == State::Rts {
@@ -69,6 +107,10 @@ impl Device {
         }
         self.complete_answered(cx, qp);
         self.watch(cx, qp);
+        // Nothing is on its way that would let it go on.
+        if near.is_some() && (left == 0 || qp.req.una != una && qp.req.una == qp.req.send) && qp.has_more() {
+            self.make_ready(qp);
+        }
         if pauses {
             let now = cx.now;
             qp.timer.arm(cx, qp.qpn, now);
@@ -125,7 +167,7 @@ impl Device {
 
     /// Assigns sequence numbers to a request, or executes it if it is a local operation.
     fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, request: Request, no_depth: bool) {
-        let (user, first) = (qp.user(), qp.req.next);
+        let (user, first, len) = (qp.user(), qp.req.next, request.len());
         let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
         let count = match &request.op {
             Op::Nop => 0,
@@ -148,14 +190,15 @@ impl Device {
                 0
             }
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => {
-                if request.len() < 8 {
+                if len < 8 {
                     failed = Some(Syndrome::LOCAL_LENGTH);
                 }
                 1
             }
-            _ => request.len().div_ceil(u64::from(qp.attr.mtu.max(1))).max(1) as u32,
+            _ if len <= u64::from(qp.attr.mtu) => 1,
+            _ => len.div_ceil(u64::from(qp.attr.mtu.max(1))).max(1) as u32,
         };
-        if request.len() > MAX_MESSAGE {
+        if len > MAX_MESSAGE {
             failed = Some(Syndrome::LOCAL_LENGTH);
         }
         if failed.is_none() {
@@ -173,15 +216,26 @@ impl Device {
         let count = if failed.is_some() { 0 } else { count };
         qp.req.next = psn_add(first, count);
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
-        let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
-        let sent = Sent { request, number: qp.fetched, first, count, answered: 0, inline, failed };
+        let inline = inline.filter(|_| len <= qp.scatter_req as u64);
+        let sent = Sent { request, len, number: qp.fetched, first, count, answered: 0, inline, failed };
         qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
     }
 
-    /// Sends the next packet; `false` if that failed.
-    fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
+    /// Sends the next packet, or gives it to its receiver; `false` if that failed.
+    fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp, mut near: Option<&mut Near<'_, Self>>) -> bool {
         let psn = qp.req.send;
+        let (to, dest_qpn) = match &qp.req.session {
+            Some((av, _)) => (self.route(cx, av), av.dest),
+            None => (peer(cx, qp), qp.attr.dest_qpn),
+        };
+        if let Some(devices) = near.as_deref_mut()
+            && !to.is_some_and(|to| Self::reaches(cx, devices, to, (qp.qpn, dest_qpn)))
+        {
+            near = None;
+        }
+        let (user, probes) = (qp.user(), qp.req.probes);
+        let room = NEAR_WINDOW.saturating_sub(psn_diff(psn, qp.req.una)).max(1).cast_unsigned();
         let Some(sent) = qp.req.sent_at(psn) else {
             qp.req.send = qp.req.next;
             return true;
@@ -190,14 +244,40 @@ impl Device {
         let wr = WrPart::new(sent.number, at);
         let mtu = u64::from(qp.attr.mtu.max(1));
         let offset = u64::from(at) * mtu;
-        let len = sent.request.len();
-        let here = (len - offset.min(len)).min(mtu) as usize;
-        let (is_first, is_last) = (at == 0, at + 1 == count);
+        let len = sent.len;
+        let is_first = at == 0;
+        let (mut packets, mut here) = (1, (len - offset.min(len)).min(mtu) as usize);
+        // An answer does not pass another one that travels.
+        let takes_answer = near.is_some() && cx.net.in_flight() == 0;
+        let mut direct = Direct { takes_answer, ..Direct::default() };
+        if let (Some(near), Some(to), Op::Send { .. } | Op::Write { .. }) = (&mut near, to, &sent.request.op)
+        {
+            // Up to the next packet that requests an acknowledgement.
+            let most = (count - at).min(1 + (ACK_EVERY - psn % ACK_EVERY) % ACK_EVERY).min(room);
+            // The packet with immediate data needs a receive, those before it do not.
+            let has_imm = matches!(sent.request.op, Op::Write { imm: Some(_), .. });
+            let most = most - u32::from(has_imm && at + most == count && most > 1);
+            if most > 1 && !probes {
+                let bytes = (len - offset).min(u64::from(most) * mtu);
+                let part = Part { dest_qpn, psn, op: &sent.request.op, is_first, bytes };
+                if self.receiver_takes(cx, near, to, &part) {
+                    direct.source = self.source(user, &sent.request.data, offset, bytes as usize);
+                }
+                if direct.source.is_some() {
+                    (packets, here, direct.more) = (most, bytes as usize, most - 1);
+                }
+            }
+            // A short copy through a buffer costs less than the reference to memory.
+            if packets == 1 && here > SHORT {
+                direct.source = self.source(user, &sent.request.data, offset, here);
+            }
+        }
+        let is_last = at + packets == count;
         let (solicited, srqn) = (sent.request.solicited && is_last, sent.request.srqn.unwrap_or(0));
-        let mut after = psn_add(psn, 1);
-        let mut payload = || {
-            let user = super::mkey::User { pd: qp.pd, qpn: qp.qpn };
-            self.gather(user, &sent.request.data, offset, here, cx.net.buffer())
+        let mut after = psn_add(psn, packets);
+        let mut payload = || match direct.source {
+            Some(_) => Ok(Vec::new()),
+            None => self.gather(user, &sent.request.data, offset, here, cx.net.buffer()),
         };
         let body = match sent.request.op {
             Op::Send { imm, invalidate } => payload().map(|data| Body::Send {
@@ -245,29 +325,33 @@ impl Device {
             from: cx.me,
             transport: qp.kind.transport(),
             src_qpn: qp.qpn,
-            dest_qpn: qp.req.session.map_or(qp.attr.dest_qpn, |(av, _)| av.dest),
+            dest_qpn,
             psn,
-            ack: is_last || qp.req.probes || psn.is_multiple_of(ACK_EVERY),
+            ack: is_last || probes || psn_add(psn, packets - 1).is_multiple_of(ACK_EVERY),
             solicited,
             srqn,
             msn: 0,
             dc: qp.req.session.map(|(_, dc)| dc),
             path: shown_path(cx, qp),
             wr,
+            direct,
             body,
-        };
-        let to = match &qp.req.session {
-            Some((av, _)) => self.route(cx, av),
-            None => peer(cx, qp),
         };
         qp.req.send = after;
         if fence {
             // The reads before it are answered. It begins when the answers are visible, and later requests begin after it.
             qp.req.fenced = self.visible(cx, qp.qpn, Side::Requester);
         }
-        let waits = self.waits(cx, qp.user(), Side::Requester, qp.req.fenced);
-        if let Some(to) = to {
-            cx.net.send_when(cx.now, to, packet, waits);
+        let Some(to) = to else {
+            let _ = self.waits(cx, user, Side::Requester, qp.req.fenced);
+            return true;
+        };
+        match near {
+            Some(near) => self.hand_to(cx, qp, near, (to, packet)),
+            None => {
+                let waits = self.waits(cx, user, Side::Requester, qp.req.fenced);
+                cx.net.send_when(cx.now, to, packet, waits);
+            }
         }
         true
     }
@@ -302,22 +386,29 @@ impl Device {
         self.fail(cx, qp);
     }
 
-    /// Handles an answer.
+    /// Handles an answer, and sends what can be sent then.
     pub(crate) fn response(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) {
+        if self.respond(cx, qp, packet) {
+            self.transmit_reliable(cx, qp);
+        }
+    }
+
+    /// Handles an answer. Returns whether the queue may go on.
+    pub(super) fn respond(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) -> bool {
         if !qp.is_reliable() || !matches!(qp.state, State::Rts | State::Sqd) {
-            return;
+            return false;
         }
         if let (Some(dc), Some((_, own))) = (packet.dc, qp.req.session)
             && dc.session != own.session
         {
-            return;
+            return false;
         }
         let psn = packet.psn;
         // An answer to packets that are not outstanding is late, and is ignored.
         let (ahead, behind) = (psn_diff(psn, qp.req.next), psn_diff(psn, qp.req.una));
         let sequence = matches!(packet.body, Body::Nak(Nak::Sequence));
         if ahead > 0 || ahead == 0 && !sequence || behind < 0 {
-            return;
+            return false;
         }
         let before = qp.req.una;
         let verdict = match &packet.body {
@@ -325,8 +416,8 @@ impl Device {
                 qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
                 self.gap(qp, psn)
             }
-            Body::ReadResponse { data, .. } => self.answer(cx, qp, psn, data),
-            Body::AtomicResponse(value) => self.answer(cx, qp, psn, &value.to_ne_bytes()),
+            Body::ReadResponse { data, .. } => self.answer(cx, qp, psn, packet.count(), packet.data(data)),
+            Body::AtomicResponse(value) => self.answer(cx, qp, psn, 1, Data::Bytes(&value.to_ne_bytes())),
             Body::Nak(nak) => {
                 qp.req.acknowledge(psn, &qp.attr);
                 match nak {
@@ -340,9 +431,9 @@ impl Device {
                 qp.req.acknowledge(psn, &qp.attr);
                 self.complete_answered(cx, qp);
                 self.not_ready(cx, qp, psn, *timer);
-                return;
+                return false;
             }
-            _ => return,
+            _ => return false,
         };
         if qp.req.una != before {
             // An answer arrived, so the timer is restarted.
@@ -364,12 +455,12 @@ impl Device {
                 self.complete_answered(cx, qp);
                 if qp.req.sent.front().is_some_and(|s| psn_diff(psn, s.end()) < 0) {
                     self.fail_oldest(cx, qp, syndrome);
-                    return;
+                    return false;
                 }
                 qp.req.send = qp.req.una;
             }
         }
-        self.transmit_reliable(cx, qp);
+        true
     }
 
     /// An acknowledgement beyond a missing answer means that the answer was lost.
@@ -378,8 +469,8 @@ impl Device {
         if psn_diff(psn, una) >= 0 { Verdict::Resend(una) } else { Verdict::Nothing }
     }
 
-    /// Handles the data of a read or an atomic.
-    fn answer(&mut self, cx: &Port<'_>, qp: &mut Qp, psn: u32, data: &[u8]) -> Verdict {
+    /// Handles the data of a read or an atomic, of so many packets.
+    fn answer(&mut self, cx: &Port<'_>, qp: &mut Qp, psn: u32, packets: u32, data: Data<'_>) -> Verdict {
         // An answer also acknowledges all requests before it.
         let first = qp.req.sent.iter().find(|s| {
             let at = psn_diff(psn, s.first);
@@ -401,7 +492,7 @@ impl Device {
         }
         let offset = u64::from(sent.answered) * mtu;
         let atomic = !matches!(sent.request.op, Op::Read { .. });
-        let wanted = if atomic { 8 } else { (sent.request.len() - offset).min(mtu) };
+        let wanted = if atomic { 8 } else { (sent.len - offset).min(u64::from(packets) * mtu) };
         if data.len() as u64 != wanted {
             sent.failed = Some(Syndrome::BAD_RESP);
             return Verdict::Fail(Syndrome::BAD_RESP);
@@ -411,7 +502,7 @@ impl Device {
             // The poller copies data of a completion to this memory without a key.
             Some(inline) => {
                 let checked = self.check_scatter(user, &sent.request.data, offset, data.len());
-                checked.map(|()| inline.extend_from_slice(data))
+                checked.map(|()| data.append_to(inline))
             }
             None => self.scatter(user, &sent.request.data, offset, data),
         };
@@ -421,8 +512,8 @@ impl Device {
         if sent.inline.is_none() {
             self.trace_scattered(cx, qp.qpn, &sent.request.data, (offset, data.len()));
         }
-        sent.answered += 1;
-        qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
+        sent.answered += packets;
+        qp.req.acknowledge(psn_add(psn, packets), &qp.attr);
         Verdict::Nothing
     }
 

@@ -17,6 +17,8 @@ pub(super) const FOR_EVER: u8 = 7;
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) request: Request,
+    /// Bytes of its data.
+    pub(super) len: u64,
     /// Its number on the queue, from 1.
     pub(super) number: u32,
     /// Sequence number of its first packet.
@@ -145,6 +147,24 @@ impl Requester {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.waiting.is_none()
+    }
+
+    /// Whether a request was fetched that is not sent, or not all of it.
+    pub(super) fn has_more(&self) -> bool {
+        self.send != self.next || self.waiting.is_some()
+    }
+
+    /// Whether nothing is in progress, and nothing has been repeated.
+    pub(super) fn is_clear(&self) -> bool {
+        let is_sent = self.send == self.next && self.una == self.next;
+        is_sent && self.is_idle() && !self.rnr && !self.probes && self.session.is_none()
+    }
+
+    /// A request of one packet was executed and acknowledged, with nothing else in progress.
+    pub(super) fn pass(&mut self, attr: &Attr) {
+        let next = psn_add(self.next, 1);
+        (self.next, self.send, self.una, self.resent) = (next, next, next, None);
+        (self.retries, self.rnr_retries) = (attr.retry_cnt, attr.rnr_retry);
     }
 
     /// The retries that are left: after a missing answer, and after an RNR NAK.

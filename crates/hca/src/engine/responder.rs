@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a responder: the sequence number that it expects, and the message that it receives.
 
-use super::packet::PSN;
+use super::packet::{PSN, psn_add};
 use super::recv::Taken;
 use std::collections::VecDeque;
 
@@ -54,6 +54,19 @@ impl Responder {
 
     pub(crate) fn expected_psn(&self) -> u32 {
         self.expected
+    }
+
+    /// Whether it expects this packet, and no message has begun.
+    pub(super) fn expects(&self, psn: u32) -> bool {
+        let has_begun = self.receiving.is_some() || self.writing.is_some() || self.kept.is_some();
+        self.expected == psn && !has_begun && !self.nak_sent
+    }
+
+    /// A request of one packet was executed, which is acknowledged later. Returns whether nothing else was to be acknowledged.
+    pub(super) fn pass(&mut self, from: (usize, u32)) -> bool {
+        self.expected = psn_add(self.expected, 1);
+        self.msn = psn_add(self.msn, 1);
+        self.due.replace(from).is_none()
     }
 
     /// Ends the current message. Returns the receive that it had taken.

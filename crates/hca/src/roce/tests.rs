@@ -105,6 +105,7 @@ prop_compose! {
             msn: if has_msn { msn } else { 0 },
             dc: None,
         wr: WrPart::default(),
+        direct: Direct::default(),
             path: Path { grh: Some(Box::new(grh)), ..Path::default() },
             body,
         }
@@ -138,6 +139,7 @@ fn what_has_no_form_is_refused() {
         msn: 0,
         dc: None,
         wr: WrPart::default(),
+        direct: Direct::default(),
         path: Path { grh: Some(Box::new(grh.clone())), ..Path::default() },
         body: Body::Ack,
     };

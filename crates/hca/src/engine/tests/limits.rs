@@ -5,7 +5,7 @@ use super::rig::{BASE, End, on, pair};
 use crate::decode::KeyUpdate;
 use crate::engine::mkey::{Kind, Translate};
 use crate::engine::net::{MAX_FLIGHT_OF_LINK, MAX_IN_GROUP, MAX_MEMBERSHIPS, PortLocation};
-use crate::engine::packet::{Body, Dc, Packet, Path, Transport, WrPart};
+use crate::engine::packet::{Body, Dc, Direct, Packet, Path, Transport, WrPart};
 use crate::engine::qp::{QpKind, State};
 use crate::memory::Memory;
 use crate::{Fabric, Hca, Link};
@@ -26,6 +26,7 @@ fn packet(from: usize, body: Body, transport: Transport) -> Packet {
         dc: None,
         path: Path::default(),
         wr: WrPart::default(),
+        direct: Direct::default(),
         body,
     }
 }

@@ -8,6 +8,7 @@ mod frames;
 mod indirect;
 mod limits;
 mod mistakes;
+mod near;
 mod network;
 mod outside;
 mod processes;

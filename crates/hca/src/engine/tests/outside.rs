@@ -3,7 +3,7 @@
 
 use super::clock::{LIMIT, within};
 use super::rig::{BASE, End, on};
-use crate::engine::packet::{Atomic, Body, Grh, Nak, Packet, Path, Transport, WrPart};
+use crate::engine::packet::{Atomic, Body, Direct, Grh, Nak, Packet, Path, Transport, WrPart};
 use crate::engine::qp::{QpKind, State};
 use crate::roce::into_datagram;
 use crate::{Fabric, Hca};
@@ -70,6 +70,7 @@ fn bytes(from: Ipv4Addr, to: Ipv4Addr, port: u16, qpn: u32, psn: u32, body: Body
         msn: 0,
         dc: None,
         wr: WrPart::default(),
+        direct: Direct::default(),
         path: Path { grh: Some(Box::new(grh)), ..Path::default() },
         body,
     };

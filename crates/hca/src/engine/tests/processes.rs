@@ -5,7 +5,7 @@
 use super::clock::{LIMIT, within};
 use super::rig::{BASE, End, on};
 use crate::cqe::Syndrome;
-use crate::engine::packet::{Atomic, Body, Dc, Nak, Packet, Path, Transport, WrPart};
+use crate::engine::packet::{Atomic, Body, Dc, Direct, Nak, Packet, Path, Transport, WrPart};
 use crate::engine::qp::{QpKind, State};
 use crate::{Fabric, Hca, Link};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -544,6 +544,7 @@ proptest! {
                 dc,
                 path: Path::default(),
                 wr: WrPart::default(),
+                direct: Direct::default(),
                 body,
             };
             // The message as it is read from the socket.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes queues as a driver does, without code of a driver.
+#![expect(unsafe_code)]
+// UNSAFETY: the memory of a test is accessed by address, as that of a program.
 
 use crate::engine::cq::{Cq, CqParts};
 use crate::engine::mkey::Kind;
@@ -8,7 +10,9 @@ use crate::engine::recv::{RecvRing, Srq};
 use crate::engine::{Device, Port};
 use crate::memory::{Area, Fault, Memory};
 use crate::{Fabric, Hca, Link};
-use std::sync::{Arc, Mutex};
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use uverbs_fabric::process::{Mapped, ProcessRange};
 use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
 use uverbs_mlx5_hw::wqe::{
     AtomicSeg, CtrlSeg, DataSeg, MLX5_INVALID_LKEY, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA,
@@ -18,59 +22,64 @@ use uverbs_mlx5_hw::wqe::{
 use uverbs_mlx5_hw::{Be32, Be64};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Memory of a test.
+/// Memory of a test, which is mapped.
 #[derive(Debug)]
-pub(super) struct Ram(Mutex<Vec<u8>>);
+pub(super) struct Ram {
+    range: ProcessRange,
+    _words: Box<[AtomicU64]>,
+}
 
 impl Ram {
     pub(super) fn new(len: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(vec![0; len])))
+        let words: Box<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let at = words.as_ptr().expose_provenance() as u64;
+        // SAFETY: the words live as long as the range, and are atomics; tests access them by the range only.
+        let range = unsafe { ProcessRange::new(at, len as u64) }.unwrap();
+        Arc::new(Self { range, _words: words })
     }
 
     pub(super) fn get(&self, at: usize, len: usize) -> Vec<u8> {
-        self.0.lock().unwrap()[at..at + len].to_vec()
+        let mut bytes = vec![0; len];
+        self.range.read(at as u64, &mut bytes).unwrap();
+        bytes
     }
 
     pub(super) fn set(&self, at: usize, bytes: &[u8]) {
-        self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn span(&self, offset: u64, len: usize) -> Result<usize, Fault> {
-        let at = usize::try_from(offset).map_err(|_| Fault)?;
-        let end = at.checked_add(len).ok_or(Fault)?;
-        if end <= self.0.lock().unwrap().len() { Ok(at) } else { Err(Fault) }
+        self.range.write(at as u64, bytes).unwrap();
     }
 }
 
 impl Memory for Ram {
     fn len(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
+        self.range.len()
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
-        to.copy_from_slice(&self.get(self.span(offset, to.len())?, to.len()));
-        Ok(())
+        self.range.read(offset, to)
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        self.set(self.span(offset, from.len())?, from);
-        Ok(())
+        self.range.write(offset, from)
+    }
+
+    fn mapped(&self, offset: u64, len: usize) -> Option<Mapped<'_>> {
+        self.range.mapped(offset, len)
+    }
+
+    fn write_mapped(&self, offset: u64, from: Mapped<'_>) -> Result<(), Fault> {
+        self.range.write_mapped(offset, from)
     }
 
     fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
-        let at = self.span(offset, 8)?;
-        let old = u64::read_from_bytes(&self.get(at, 8)).unwrap();
-        self.set(at, &f(old).to_ne_bytes());
-        Ok(old)
+        self.range.update(offset, f)
     }
 
     fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
-        let at = self.span(offset, 4)?;
-        Ok(u32::from_be_bytes(self.get(at, 4).try_into().unwrap()))
+        self.range.load_be32(offset)
     }
 
     fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.write(offset, &bytes)
+        self.range.publish(offset, bytes)
     }
 }
 
