@@ -13,6 +13,7 @@ mod counters;
 mod data;
 mod doorbell;
 mod exceptions;
+mod hca;
 mod judge;
 /// The table of posts is that of the programs.
 #[expect(unreachable_pub, reason = "the library of the programs exports some of it")]
@@ -167,6 +168,7 @@ fn passes(lines: &[Line], owned: bool) -> Result<bool> {
     let (ours, program, judge, c) = (Ours::build()?, C::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
     let any = !owned || any::passes(&any::count(&ours)?);
+    let hca = !owned || hca::passes(&hca::count(&ours)?);
     let observed = !owned || counters::passes(&counters::count(&ours)?);
     let owned = !owned || owned::passes(&owned::count(&ours)?);
     results.count_ours(lines, &ours)?;
@@ -194,7 +196,7 @@ fn passes(lines: &[Line], owned: bool) -> Result<bool> {
         .for_each(|what| eprintln!("bench: {what}: within the limit of its row; remove the exception"));
     let size = program.static_size()?;
     eprintln!("bench: the static example has {size} bytes; its limit is {STATIC_SIZE}");
-    Ok(sentences.is_empty() && needless.is_empty() && size <= STATIC_SIZE && owned && any && observed)
+    Ok(sentences.is_empty() && needless.is_empty() && size <= STATIC_SIZE && owned && any && hca && observed)
 }
 
 /// The exceptions of which all measurements, if they were made, are within the limit that they would have without it.

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cost of a message on the software ConnectX in one process: its post, its execution by both devices, its completions and their
+//! polls.
+
+use super::measure;
+use super::programs::Ours;
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// The rows of the program, and the limits of the instructions of a message. A long message has one copy of its data: callgrind counts an
+/// instruction for each byte, where libc copies by `rep movsb`, and fewer on other processors.
+const ROWS: [(&str, u32, f64); 12] = [
+    ("write 64", 32, 1300.0),
+    ("send 64", 32, 1930.0),
+    ("read 64", 32, 1260.0),
+    ("write inline 32", 32, 4320.0),
+    ("write 64", 1, 5500.0),
+    ("send 64", 1, 6230.0),
+    ("read 64", 1, 4200.0),
+    ("write 65536", 1, 74636.0),
+    ("send 65536", 1, 77436.0),
+    ("read 65536", 1, 73236.0),
+    ("write 1048576", 1, 1068076.0),
+    ("read 1048576", 1, 1056276.0),
+];
+
+/// A measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Cost {
+    name: String,
+    count: f64,
+    limit: f64,
+}
+
+impl Cost {
+    fn is_over(&self) -> bool {
+        self.count > self.limit
+    }
+}
+
+/// Counts the instructions of all.
+pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
+    let rows = || ROWS.into_iter().map(|(name, batch, limit)| (format!("hca {name} x{batch}"), limit));
+    let names: Vec<_> = rows().map(|(name, _)| name).collect();
+    let counts = measure::count(&names, "hca", |tool| ours.program(tool, "hca"))?;
+    rows()
+        .map(|(name, limit)| Ok(Cost { count: counts.get(&name).copied().context("a count")?, name, limit }))
+        .collect()
+}
+
+/// The table of the costs.
+fn table(costs: &[Cost]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    table.set_header(["software ConnectX, both ends", "instructions", "limit", "verdict"]);
+    for column in 1..3 {
+        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
+    }
+    for cost in costs {
+        table.add_row([
+            cost.name.clone(),
+            format!("{:.0}", cost.count),
+            format!("{}", cost.limit),
+            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Prints them, and returns whether all are within their limits.
+pub(crate) fn passes(costs: &[Cost]) -> bool {
+    eprintln!("{}", table(costs));
+    let over = costs.iter().filter(|cost| cost.is_over()).count();
+    eprintln!("bench: {} measurements of the software ConnectX have a limit; {over} fail", costs.len());
+    over == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_above_its_limit_fails() {
+        let cost = |count| Cost { name: "x".into(), count, limit: 1500.0 };
+        assert!(passes(&[cost(1500.0), cost(90.0)]));
+        assert!(!passes(&[cost(1500.1)]));
+    }
+}
