@@ -30,6 +30,8 @@ const SWEEP_OF_THREAD: usize = 256;
 /// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
 /// timer waits for.
 const LATE: u64 = 1_000_000_000;
+/// Until the next look at such a timer, if it waits for datagrams that the socket of its port has.
+const BEHIND: u64 = 1_000_000;
 
 /// A timer that waits for an answer which a mode of order keeps back is set again for this time, ns.
 const LATER: u64 = 10_000_000;
@@ -200,14 +202,20 @@ impl<M: Model> World<M> {
 
     /// Runs the timer of a queue, if it is due. `entry` is its entry in the network.
     fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32) {
+        let is_behind = self.outside.of(index).is_some_and(udp::Link::is_behind);
         let Some((device, mut port)) = self.device(index) else { return };
-        let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
+        let Some((timer, wait)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
             // The queue that set it is destroyed.
             return;
         };
         timer.queued = None;
         match timer.deadline {
             Some(at) if at <= port.now => {
+                if wait == Wait::Answer && is_behind && at.saturating_add(LATE) > port.now {
+                    // The answer may be among the datagrams. The program, or the thread that reads them, was not scheduled in time.
+                    timer.queued = Some(port.net.wake(port.now.saturating_add(BEHIND), index, queue));
+                    return;
+                }
                 timer.deadline = None;
                 device.timeout(&mut port, queue);
             }

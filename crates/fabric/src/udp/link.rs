@@ -91,6 +91,8 @@ pub(crate) struct Link<P> {
     /// Locked by the thread that sends, with the datagram for which the kernel had no room.
     sending: Mutex<Option<Ready>>,
     blocked: AtomicBool,
+    /// The thread has read datagrams that have not arrived in the world yet.
+    reading: AtomicBool,
     stopped: AtomicBool,
     warned: AtomicBool,
     counters: Counters,
@@ -107,6 +109,7 @@ impl<P: Packet> Link<P> {
             queue: Mutex::new(Queue { packets: VecDeque::new(), bytes: 0 }),
             sending: Mutex::default(),
             blocked: AtomicBool::new(false),
+            reading: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             warned: AtomicBool::new(false),
             counters: Counters::default(),
@@ -239,6 +242,16 @@ impl<P: Packet> Link<P> {
             lost: of(lost),
             unsendable: of(unsendable),
         }
+    }
+
+    /// The thread begins to read, or what it has read has arrived.
+    pub(super) fn set_reading(&self, reading: bool) {
+        self.reading.store(reading, Ordering::Release);
+    }
+
+    /// Whether datagrams were received that have not arrived in the world yet: the thread that reads them was not scheduled.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.reading.load(Ordering::Acquire) || socket::has_input(&self.socket)
     }
 
     /// Whether the kernel had no room for a datagram.

@@ -184,8 +184,10 @@ fn read<M: Model>(shared: &WorldLock<M>, link: &Link<M::Packet>) {
     let waits = |world: &mut World<M>| world.net.in_flight() > WAITING;
     while !link.is_stopped() {
         wait(link);
+        link.set_reading(true);
         let packets: Vec<_> = core::iter::from_fn(|| link.receive()).take(BATCH).flatten().collect();
         if packets.is_empty() {
+            link.set_reading(false);
             link.flush();
             continue;
         }
@@ -195,6 +197,7 @@ fn read<M: Model>(shared: &WorldLock<M>, link: &Link<M::Packet>) {
                     link.refuse();
                 }
             }
+            link.set_reading(false);
             waits(world)
         });
         while is_full && !link.is_stopped() {

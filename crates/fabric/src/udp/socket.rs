@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::net::{IpAddr, SocketAddr};
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{SockaddrLike as _, SockaddrStorage, setsockopt, sockopt};
 use std::io;
 use std::net::UdpSocket;
@@ -57,6 +58,12 @@ pub(super) fn bind(ip: IpAddr) -> io::Result<UdpSocket> {
     }
     setsockopt(&socket.as_fd(), sockopt::SndBuf, &BUFFER)?;
     Ok(socket)
+}
+
+/// Whether datagrams wait.
+pub(super) fn has_input(socket: &UdpSocket) -> bool {
+    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// The bytes of payload in a packet that the interface of the address has room for.

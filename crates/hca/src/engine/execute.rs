@@ -162,7 +162,7 @@ impl Device {
     }
 
     /// Handles a request that was executed before: its answer was lost, or it is a duplicate.
-    fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: &Packet) {
+    fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &mut Responder, packet: &Packet) {
         self.repairs += 1;
         match &packet.body {
             Body::Read { addr, rkey, len } => {
@@ -180,6 +180,12 @@ impl Device {
                     let answer = answer(cx, qp, packet, numbers, Body::AtomicResponse(*value));
                     self.give(cx, packet, answer);
                 }
+            }
+            // A peer outside repeats whole messages, which arrive together: one acknowledgement is enough for all of them.
+            Body::Send { .. } | Body::Write { .. }
+                if is_outside(cx, packet) && acknowledges_together(cx, qp) =>
+            {
+                self.owe(qp, resp, packet);
             }
             Body::Send { .. } | Body::Write { .. } => {
                 reply(cx, qp, packet, (psn_add(resp.expected, PSN), resp.msn), Body::Ack);
@@ -218,20 +224,18 @@ impl Device {
         }
         match packet.ack {
             // Requests that arrive together have one acknowledgement. In the middle of a message the requester may wait for it.
-            // The modes of order have a step for each, and rules of a script name the WR of each.
-            true if qp.kind != QpKind::Dct
-                && is_last(packet)
-                && cx.net.mode() == Mode::Ordered
-                && !cx.net.is_scripted() =>
-            {
-                if resp.due.replace((packet.from, packet.src_qpn)).is_none() {
-                    self.unacknowledged.push(qp.qpn);
-                }
-            }
+            true if is_last(packet) && acknowledges_together(cx, qp) => self.owe(qp, resp, packet),
             true => reply(cx, qp, packet, (packet.psn, resp.msn), Body::Ack),
             false => {}
         }
         Ok(())
+    }
+
+    /// An acknowledgement is due, and is sent when no other packet is.
+    fn owe(&mut self, qp: &Qp, resp: &mut Responder, packet: &Packet) {
+        if resp.due.replace((packet.from, packet.src_qpn)).is_none() {
+            self.unacknowledged.push(qp.qpn);
+        }
     }
 
     /// Acknowledges the requests that were executed since the last call.
@@ -517,8 +521,7 @@ impl Device {
             _ => self.mkeys.resolve(user, rkey, addr, len, access::REMOTE_READ)?,
         };
         // What is beyond the limit is lost, so that a device outside of the fabric requests it again.
-        let is_outside = cx.address().and_then(|port| port.outside).is_some_and(|o| o.slot == packet.from);
-        let most = match is_outside {
+        let most = match is_outside(cx, packet) {
             false => count,
             true if cx.in_flight() > MAX_ANSWERS => 0,
             true => MAX_ANSWER.div_ceil(mtu),
@@ -615,6 +618,17 @@ impl Device {
         qp.resp = resp;
         self.end_if_failed(cx, qp);
     }
+}
+
+/// Whether requests that arrive together have one acknowledgement. The modes of order have a step for each, and rules of a script name
+/// the WR of each. The sessions of a DC target have one each.
+fn acknowledges_together(cx: &Port<'_>, qp: &Qp) -> bool {
+    qp.kind != QpKind::Dct && cx.net.mode() == Mode::Ordered && !cx.net.is_scripted()
+}
+
+/// Whether a packet comes from a device outside of the fabric.
+fn is_outside(cx: &Port<'_>, packet: &Packet) -> bool {
+    cx.address().and_then(|port| port.outside).is_some_and(|outside| outside.slot == packet.from)
 }
 
 /// The LID that a packet on InfiniBand comes from. UCX sends its answers on DC to it.

@@ -31,6 +31,8 @@ const TURN: u32 = 2 * NEAR_WINDOW.cast_unsigned();
 pub(super) const MAX_IN_PROGRESS: usize = 1 << 17;
 /// Entries of page lists that a queue's updates of keys read and copy at a time, on a paced device.
 const MAX_UPDATED: u64 = 1 << 20;
+/// A requester may wait up to four times its timeout (InfiniBand specification, 9.7.6.1.3): the timeout times 2 to this power.
+const MAX_PATIENCE: u8 = 2;
 /// The longest message of any transport.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
@@ -127,7 +129,7 @@ impl Device {
             qp.timer.deadline = None;
         } else if qp.timer.deadline.is_none() {
             // 4.096 us * 2^timeout
-            let at = cx.now + (4096_u64 << qp.attr.timeout.min(31));
+            let at = cx.now + (4096_u64 << (qp.attr.timeout.min(31) + qp.req.patience));
             qp.timer.arm(cx, qp.qpn, at);
         }
     }
@@ -562,6 +564,9 @@ impl Device {
             }
             self.repairs += 1;
             qp.req.retries -= 1;
+            if outside(cx).is_some() {
+                qp.req.patience = (qp.req.patience + 1).min(MAX_PATIENCE);
+            }
             qp.req.resent = None;
             qp.req.send = qp.req.una;
         }

@@ -111,6 +111,9 @@ pub(crate) struct Requester {
     /// The oldest PSN that is not answered.
     pub(super) una: u32,
     pub(super) retries: u8,
+    /// The timeout is multiplied by 2 to this power. A peer outside of the fabric may be a program or a kernel that is not scheduled in
+    /// time: it grows with each timeout, and shrinks with each answer in time, so that a slow peer is not sent everything twice.
+    pub(super) patience: u8,
     pub(super) rnr_retries: u8,
     /// The receiver was not ready: nothing is sent until the timer expires.
     pub(super) rnr: bool,
@@ -259,6 +262,9 @@ impl Requester {
             self.una = to;
             self.resent = None;
             self.probes = false;
+            if self.retries == attr.retry_cnt {
+                self.patience = self.patience.saturating_sub(1);
+            }
             (self.retries, self.rnr_retries) = (attr.retry_cnt, attr.rnr_retry);
             if psn_diff(self.send, self.una) < 0 {
                 self.send = self.una;

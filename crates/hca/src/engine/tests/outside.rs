@@ -3,15 +3,18 @@
 
 use super::clock::{LIMIT, within};
 use super::rig::{BASE, End, on};
+use crate::cqe::Syndrome;
 use crate::engine::packet::{Atomic, Body, Direct, Grh, Nak, Packet, Path, Transport, WrPart};
 use crate::engine::qp::{QpKind, State};
 use crate::roce::into_datagram;
 use crate::{Fabric, Hca};
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, Ordering};
+use core::time::Duration;
 use proptest::prelude::*;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
+use std::time::Instant;
 use uverbs_fabric::net::PortLocation;
 use uverbs_roce::datagram;
 
@@ -177,6 +180,55 @@ fn an_answer_of_many_packets_is_sent_at_once() {
     within(LIMIT, || (one.udp_stat().unwrap().sent >= 157).then_some(()));
     let busy = u64::from(a.qp(|_, cx, _| cx.in_flight() > 0));
     assert_eq!(busy, 0, "all packets are with the kernel");
+}
+
+/// Limits the repetitions after a missing answer.
+fn retries(end: &End, timeout: u8, count: u8) {
+    end.qp(|_, _, qp| (qp.attr.timeout, qp.attr.retry_cnt, qp.req.retries) = (timeout, count, count));
+}
+
+/// The thread that reads from the socket was not scheduled before the timeout. The answer is in the socket, so nothing is repeated.
+#[test]
+fn a_timer_waits_for_the_datagrams_in_the_socket() {
+    let (here, there) = (address(), address());
+    let one = hca(here);
+    let peer = UdpSocket::bind((there, 4791)).unwrap();
+    let mut a = End::new(&one, QpKind::Rc);
+    connect(&a, 5, there);
+    retries(&a, 0, 0);
+    for psn in 0..10 {
+        a.send(0, 8);
+        let answer = bytes(there, here, 4791, a.qpn, psn, Body::Ack);
+        a.qp(|_, cx, qp| {
+            peer.send_to(&answer, (here, 4791)).unwrap();
+            let at = cx.now + 1_000_000;
+            qp.timer.arm(cx, qp.qpn, at);
+            std::thread::sleep(Duration::from_millis(3));
+        });
+        // Whoever locks the world next finds that the timer is due.
+        on(&one, |_, _| ());
+        assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0, "{psn}");
+    }
+}
+
+/// The specification permits four times the timeout, which gives a peer time that is not scheduled.
+#[test]
+fn a_silent_peer_has_more_time_with_each_repetition() {
+    let (here, there) = (address(), address());
+    let one = hca(here);
+    let peer = UdpSocket::bind((there, 4791)).unwrap();
+    let mut a = End::new(&one, QpKind::Rc);
+    connect(&a, 5, there);
+    // 4.096 us * 2^10
+    let timeout = Duration::from_nanos(4096 << 10);
+    retries(&a, 10, 3);
+    let start = Instant::now();
+    a.send(0, 8);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, Syndrome::RETRY.0);
+    // One, two, four and four times.
+    assert!(start.elapsed() >= 11 * timeout, "{:?}", start.elapsed());
+    let sent = core::iter::from_fn(|| peer.recv(&mut [0; 100]).ok()).take(4).count();
+    assert_eq!((sent, one.udp_stat().unwrap().sent), (4, 4));
 }
 
 fn any_body() -> impl Strategy<Value = Body> {
