@@ -21,7 +21,7 @@ pub struct Lab<D: Driver> {
     pub bed: Box<dyn Bed<D>>,
     /// Index of the GID with which they address each other.
     pub gid_index: u8,
-    /// The attributes of device A; B is of the same kind.
+    /// The attributes of device A, with the capabilities that B has, too; usually B is of the same kind.
     pub device: DeviceAttr,
     /// The attributes of the port of A.
     pub port: PortAttr,
@@ -41,7 +41,8 @@ impl<D: Driver> Lab<D> {
     /// Opens B next to A.
     pub fn new(a: Context<D>, bed: Box<dyn Bed<D>>) -> Result<Self> {
         let b = bed.open(End::B).context("open B")?;
-        let device = a.query_device()?;
+        let mut device = a.query_device()?;
+        device.device_cap_flags &= b.query_device()?.device_cap_flags;
         let port = a.query_port(PORT)?;
         let gid_index = bed.gid_index();
         Ok(Self { a, b, bed, gid_index, device, port })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two QPs, one at either end, connected to each other, each with a CQ and a region.
 
-use crate::env::LabEnv;
+use crate::env::{End, LabEnv};
 use crate::lab::Lab;
 use crate::pattern;
 use crate::post::{Dest, Face, Lock, Op, Refused, RemoteAddr, Req, To, Typed, post, post_recv};
@@ -177,19 +177,33 @@ pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
     ops
 }
 
-/// The operations whose builders a QP of this transport can have. They are tried on the device one by one, once.
+/// The operations whose builders QPs of this transport can have at both ends. They are tried on the devices one by one, once.
 pub fn builder_ops<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<SendOpsFlags> {
-    static KNOWN: Mutex<Option<HashMap<QpType, SendOpsFlags>>> = Mutex::new(None);
-    if let Some(ops) =
-        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(&T::QP_TYPE)
+    type Key = ([String; 2], QpType);
+    static KNOWN: Mutex<Option<HashMap<Key, SendOpsFlags>>> = Mutex::new(None);
+    let key = ([End::A, End::B].map(|end| lab.bed.name(end).to_owned()), T::QP_TYPE);
+    if let Some(ops) = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(&key)
     {
         return Ok(*ops);
     }
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(4, None)?;
+    let wanted = wanted_ops(lab, T::QP_TYPE);
+    let has = device_ops::<D, T>(lab, &lab.a, wanted).context("device A")?;
+    let has = device_ops::<D, T>(lab, &lab.b, has).context("device B")?;
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(key, has);
+    Ok(has)
+}
+
+/// Those of the operations that a device has.
+fn device_ops<D: Driver, T: Typed<D>>(
+    lab: &Lab<D>,
+    context: &Context<D>,
+    wanted: SendOpsFlags,
+) -> Result<SendOpsFlags> {
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(4, None)?;
     let cap = QpCap::new(1, 1);
     let mut has = SendOpsFlags::empty();
-    for op in wanted_ops(lab, T::QP_TYPE) {
+    for op in wanted {
         let builder = pd.raw_qp::<T>();
         let builder = match T::QP_TYPE {
             // It receives nothing.
@@ -202,7 +216,6 @@ pub fn builder_ops<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<SendOpsFlags>
             Err(e) => return Err(e.into()),
         }
     }
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(T::QP_TYPE, has);
     Ok(has)
 }
 

@@ -55,6 +55,14 @@ impl Test {
     }
 }
 
+impl Test {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.trial.name()
+    }
+}
+
 const NEEDS_VM: &str = "needs the VM: cargo xtask vm test";
 
 /// The time limit of a test. It is longer than several waits, so that a wait which times out is reported first.

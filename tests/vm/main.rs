@@ -11,6 +11,7 @@ mod efa;
 mod examples;
 mod frames;
 mod lifecycle;
+mod outside;
 mod peers;
 mod removal;
 mod siw;
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         tools::tests,
         examples::tests,
         netem::tests::<Vm>,
+        outside::tests,
         devx::tests,
         frames::tests,
         lifecycle::tests::<Vm>,

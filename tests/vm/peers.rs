@@ -4,9 +4,9 @@
 //!
 //! The server is always at end A. A test is named `peers::{transport}::{roles}::{flags}`, so the list is a matrix.
 
+use crate::tools::counter;
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
-use std::fs;
 use std::process::{Command, Stdio};
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
@@ -90,13 +90,6 @@ pub(crate) fn tests() -> Vec<Test> {
         }
     }
     tests
-}
-
-/// A hardware counter of an rxe device's port.
-fn counter(device: &str, name: &str) -> Result<u64> {
-    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    text.trim().parse().with_context(|| format!("{path}: {text:?}"))
 }
 
 /// The numbers of packets that each device has sent and received.

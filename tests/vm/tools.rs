@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use uverbs_tests::child::{Child, spawn};
@@ -22,6 +23,13 @@ const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
 /// The TCP port of the first pair; each has its own.
 const FIRST_PORT: u16 = 18_900;
 const FIRST_PERF_PORT: u16 = 18_950;
+
+/// A hardware counter of an rxe device's port.
+pub(crate) fn counter(device: &str, name: &str) -> Result<u64> {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    text.trim().parse().with_context(|| format!("{path}: {text:?}"))
+}
 
 /// Runs a server at end A, then a client at end B. Both must succeed. Returns their outputs.
 pub(crate) fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {

@@ -2,6 +2,7 @@
 //! A link that loses, delays, reorders, repeats and damages packets: reliable QPs deliver everything once, in order and
 //! intact.
 
+use crate::env::End;
 use crate::wait::{QUIET, list, opcodes};
 use crate::{Disturbance, Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
@@ -127,10 +128,11 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64, kin
 /// Runs rounds on a disturbed link, during which there must be retransmissions, and then on the clean link.
 fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repaired: bool) -> Outcome {
     let mut pair = Pair::<D, Rc, L>::with(lab, &spec(lab))?;
-    // With reordered packets, rxe may fail requests that are in flight behind a read, or never answer them: on 6.1,
+    // With reordered packets, rxe (rxe0, rxh1 and so on) may fail requests that are in flight behind a read, or never answer them: on 6.1,
     // 6.12 and 7.2, also for programs of libibverbs. Rounds without reads work.
     let apart = [[Send, Write, Send, Write], [Read; 4], [Add; 4]];
-    let together = what.reorder.is_none() || D::NAME != "rxe";
+    let is_rxe = |end| lab.bed.name(end).starts_with("rx");
+    let together = what.reorder.is_none() || !(is_rxe(End::A) || is_rxe(End::B));
     let parts = if together { &[MIXED][..] } else { &apart[..] };
     let before = lab.bed.repairs();
     let disturbed = lab.bed.disturb(&what)?;
