@@ -38,9 +38,21 @@ pub fn route(grh: &Grh, source_port: u16) -> Net {
 pub fn encode(net: &Net, packet: &Packet) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(packet.payload.len() + OVERHEAD + ICRC_LEN);
     packet.encode(&mut bytes)?;
-    let icrc = net.icrc(&headers(net, bytes.len())?, &bytes);
-    bytes.extend(icrc.to_le_bytes());
-    Ok(bytes)
+    seal(net, bytes)
+}
+
+/// Appends the ICRC to the bytes of a transport packet, which may be any: [`Packet::decode`] may refuse them.
+///
+/// # Errors
+/// There are fewer bytes than in a base transport header, or too many for the length of a header; the network header is that of RoCE
+/// version 1.
+pub fn seal(net: &Net, mut transport: Vec<u8>) -> Result<Vec<u8>> {
+    if transport.len() < BTH_LEN {
+        return Err(Error::Short("BTH"));
+    }
+    let icrc = net.icrc(&headers(net, transport.len())?, &transport);
+    transport.extend(icrc.to_le_bytes());
+    Ok(transport)
 }
 
 /// The transport packet of a datagram with these headers.
