@@ -2,7 +2,7 @@
 //! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
 
 use crate::cargo::{self, Program};
-use crate::{crates, dist, peers, pyverbs, repo_root, vm, wheels};
+use crate::{crates, dist, nixl, peers, pyverbs, repo_root, vm, wheels};
 use anyhow::{Context, Result, anyhow};
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
@@ -13,12 +13,14 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 use uverbs_clients::native::{Native, Tree};
 use uverbs_clients::report::{self, Summary};
-use uverbs_clients::row::{Family, LIBFABRIC, Place, Row};
+use uverbs_clients::row::{Family, LIBFABRIC, NIXL, Place, Row};
 use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
 use uverbs_lab::root::Root;
 use uverbs_lab::{Device, HOME_SUITE, Lab, Link, Outcome, Share, Task};
 
+/// The folder of our libraries in the guest.
+const OURS: &str = "/opt/uverbs";
 /// Seconds for all rows of a device, each of which has a time limit of its own.
 const TIMEOUT: u64 = 7200;
 
@@ -125,7 +127,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let program = cargo::build_static(Program::Bin { package: "uverbs-clients", name: "uverbs-clients" })?;
     let mut shares = vec![Share { host: program, guest: "/usr/bin/uverbs-clients".into() }];
     for name in dist::SONAMES {
-        shares.push(Share { host: library.join(name), guest: format!("/opt/uverbs/{name}") });
+        shares.push(Share { host: library.join(name), guest: format!("{OURS}/{name}") });
     }
     if args.crates {
         // They are linked with this machine's libc, which is not newer than that of any guest.
@@ -135,7 +137,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     // The last row, and the boot, may take the rest.
     let limit = (timeout - timeout / 8).to_string();
     let mut words =
-        ["uverbs-clients", "--library", "/opt/uverbs", "--limit", &limit].map(str::to_owned).to_vec();
+        ["uverbs-clients", "--library", OURS, "--limit", &limit].map(str::to_owned).to_vec();
     words.extend(args.short.then(|| "--short".to_owned()));
     words.extend(args.crates.then(|| "--crates".to_owned()));
     // One word: a part may begin with a hyphen.
@@ -169,11 +171,15 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
                 files.extend(if is_wanted { peers::shares(&lab, boot.peers(), set)? } else { Vec::new() });
             }
             // Their rows are left out if the Debian release lacks them.
+            let mut extend = |name: &str, shares: Result<Vec<Share>>| match shares {
+                Ok(shares) => files.extend(shares),
+                Err(error) => eprintln!("clients: no {name} of Debian {}: {error:#}", boot.peers()),
+            };
             for set in peers::OPTIONAL.iter().filter(|set| optional.contains(set.name)) {
-                match peers::shares(&lab, boot.peers(), set) {
-                    Ok(shares) => files.extend(shares),
-                    Err(error) => eprintln!("clients: no {} of Debian {}: {error:#}", set.name, boot.peers()),
-                }
+                extend(set.name, peers::shares(&lab, boot.peers(), set));
+            }
+            if optional.contains(NIXL) {
+                extend(NIXL, nixl::shares(&lab, boot.peers(), library, OURS));
             }
             // They have libraries in common.
             let mut seen = BTreeSet::new();

@@ -18,6 +18,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod mutants;
+mod nixl;
 mod packets;
 mod peers;
 mod pyverbs;

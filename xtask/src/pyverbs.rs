@@ -20,18 +20,14 @@ pub(crate) const FOLDER: &str = "/root/suite";
 /// Below the unpacked tree: the prepared tests.
 pub(crate) const TESTS: &str = "suite";
 /// Where the guest has libraries.
-const LIB_DIR: &str = "/usr/lib/x86_64-linux-gnu";
+pub(crate) const LIB_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// The unpacked packages of a Debian release. The caller holds the lab's lock.
 fn tree(lab: &Lab, debian: &str) -> Result<PathBuf> {
     let recipe = format!("{debian}\n{}\n4\n", PACKAGES.join(" "));
     lab.cached(&format!("clients-{debian}"), &recipe, |dir| {
         apt::unpack(&Suite::open(lab, debian)?.closure(&PACKAGES)?, dir)?;
-        // Links to files that the package configures, which are not in the tree.
-        remove_dangling(&dir.join("usr/lib/python3"))?;
-        for python in interpreters(dir)? {
-            remove_dangling(&python)?;
-        }
+        remove_dangling_links(dir)?;
         pyverbs::unpack(&dir.join(pyverbs::INSTALLED.trim_start_matches('/')), &dir.join(TESTS))
     })
 }
@@ -46,13 +42,18 @@ pub(crate) fn root(lab: &Lab, debian: &str) -> Result<PathBuf> {
 pub(crate) fn shares(lab: &Lab, debian: &str) -> Result<Vec<Share>> {
     let _lock = lab.lock()?;
     let tree = tree(lab, debian)?;
-    let mut shares = vec![
-        Share { host: tree.join(TESTS), guest: FOLDER.into() },
-        Share { host: tree.join("usr/lib/python3"), guest: "/usr/lib/python3".into() },
-    ];
-    let root = Root::at(&tree);
-    let mut needing = files(&tree.join("usr/lib/python3"))?;
-    for python in interpreters(&tree)? {
+    let mut shares = vec![Share { host: tree.join(TESTS), guest: FOLDER.into() }];
+    shares.extend(interpreter(&tree)?);
+    Ok(shares)
+}
+
+/// The interpreter of an unpacked tree, with its packages, for a guest.
+pub(crate) fn interpreter(tree: &Path) -> Result<Vec<Share>> {
+    let packages = tree.join("usr/lib/python3");
+    let root = Root::at(tree);
+    let mut needing = files(&packages)?;
+    let mut shares = vec![Share { host: packages, guest: "/usr/lib/python3".into() }];
+    for python in interpreters(tree)? {
         let name = python.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let program = root.program(&name)?;
         needing.push(program.clone());
@@ -72,7 +73,7 @@ pub(crate) fn shares(lab: &Lab, debian: &str) -> Result<Vec<Share>> {
 }
 
 /// The folders of standard libraries: `usr/lib/python3.11`.
-fn interpreters(tree: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn interpreters(tree: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(tree.join("usr/lib")).context("no libraries in the tree")?;
     let paths = entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
     let is_one =
@@ -92,6 +93,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Removes links of an unpacked interpreter to files that its packages configure, which are not in the tree.
+pub(crate) fn remove_dangling_links(tree: &Path) -> Result<()> {
+    remove_dangling(&tree.join("usr/lib/python3"))?;
+    interpreters(tree)?.iter().try_for_each(|python| remove_dangling(python))
 }
 
 /// Removes dangling links below a folder.

@@ -18,11 +18,14 @@ LIMIT = 30
 class Peer:
     """The connection, and the words of the call."""
 
-    def __init__(self):
+    def __init__(self, others=()):
+        """`others` are further options, which need a value."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--device", required=True)
         parser.add_argument("--gid", type=int, required=True)
         parser.add_argument("--port", type=int, required=True)
+        for other in others:
+            parser.add_argument(other, required=True)
         parser.add_argument("host", nargs="?")
         self.args = parser.parse_args()
         self.is_client = self.args.host is not None

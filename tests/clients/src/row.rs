@@ -144,6 +144,9 @@ pub(crate) const ADDRESSES_IB: Places = Places {
 /// The set of packages with libfabric's programs, for the software EFA.
 pub const LIBFABRIC: &str = "libfabric";
 
+/// The program with NIXL's wheel, and the set of files that has it.
+pub const NIXL: &str = "nixl";
+
 /// A program with its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -236,6 +239,7 @@ impl Row {
             "mpich_bench" => Some("mpich"),
             "testpmd" => Some("dpdk"),
             "iser" => Some("iser"),
+            NIXL => Some(NIXL),
             _ => None,
         }
     }
@@ -414,6 +418,8 @@ mod tests {
         assert_eq!(words("rpma_rw", true), "-c -p 7 1.2.3.4");
         assert_eq!(words("gloo_ring -n 3", true), "-d d -g 3 -p 7 -n 3 h");
         assert_eq!(words("mooncake", true), "--device d --gid 3 --port 7 h");
+        let nixl = "--transports rc_x,self";
+        assert_eq!(words(&format!("nixl {nixl}"), true), format!("--device d --gid 3 --port 7 {nixl} h"));
         assert_eq!(words("fi_pingpong -e rdm -I 20 -S 1024", true), "-p efa -P 7 -e rdm -I 20 -S 1024 h");
         assert_eq!(words("fi_info -p efa", false), "-p efa");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
