@@ -10,7 +10,9 @@ import json
 import os
 import socket
 import sys
+import time
 
+START = time.monotonic()
 # The time for which an end waits for a message of the other one.
 LIMIT = 30
 
@@ -87,4 +89,4 @@ def check(what, is_true):
     """Ends the program if something is not as it should be."""
     if not is_true:
         sys.exit(f"wrong: {what}")
-    print(f"ok: {what}", flush=True)
+    print(f"ok: {what} ({time.monotonic() - START:.1f} s)", flush=True)

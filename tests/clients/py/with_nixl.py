@@ -6,7 +6,6 @@ transfer ends with a notification. The module of the wheel is used without its P
 """
 
 import base64
-import ctypes
 import os
 import time
 
@@ -26,8 +25,9 @@ own, other = ("client", "server") if peer.is_client else ("server", "client")
 agent = nixl.nixlAgent(own, nixl.nixlAgentConfig(True))
 backend = [agent.createBackend("UCX", {})]
 memory = Memory(LENGTH)
+first, second, third, fourth = (pattern(seed, LENGTH) for seed in (1, 2, 3, 4))
 if not peer.is_client:
-    memory.fill(pattern(1, LENGTH))
+    memory.fill(first)
 registered = nixl.nixlRegDList(nixl.DRAM_SEG)
 registered.append((memory.address, LENGTH, 0, b""))
 check("a registration", agent.registerMem(registered, backend) == nixl.NIXL_SUCCESS)
@@ -86,35 +86,37 @@ def wait_for(note):
 
 whole = [(0, LENGTH)]
 blocks = [(offset, BLOCK) for offset in range(0, LENGTH, BLOCK)]
-# Others that are not multiples of anything, at both sides of the size up to which UCX copies.
+# At addresses that are no multiples of anything, of lengths at both sides of that up to which UCX copies.
 short = [(offset + 3, SHORT + offset // BLOCK * 97) for offset, _ in blocks]
-fill = (lambda seed: memory.fill(pattern(seed, LENGTH))) if peer.is_client else None
+
+
+def with_short(data, others):
+    """The data, with the bytes of others in the short ranges."""
+    data = bytearray(data)
+    for offset, length in short:
+        data[offset : offset + length] = others[offset : offset + length]
+    return bytes(data)
+
 
 if peer.is_client:
     check("a read", transfer(nixl.NIXL_READ, whole, "read"))
-    check("the data read", memory.data() == pattern(1, LENGTH))
-    fill(2)
+    check("the data read", memory.data() == first)
+    memory.fill(second)
     check("writes", transfer(nixl.NIXL_WRITE, blocks, "written"))
     wait_for("checked")
-    fill(3)
+    memory.fill(third)
     check("short writes", transfer(nixl.NIXL_WRITE, short, "short"))
     wait_for("checked")
-    fill(4)
+    memory.fill(fourth)
     check("short reads", transfer(nixl.NIXL_READ, short, "end"))
-    expected = bytearray(pattern(4, LENGTH))
-    for offset, length in short:
-        expected[offset : offset + length] = pattern(3, LENGTH)[offset : offset + length]
-    check("the data of short reads", memory.data() == bytes(expected))
+    check("the data of short reads", memory.data() == with_short(fourth, third))
 else:
     wait_for("read")
     wait_for("written")
-    expected = bytearray(pattern(2, LENGTH))
-    check("the data written", memory.data() == bytes(expected))
+    check("the data written", memory.data() == second)
     check("a notification", agent.genNotif(other, "checked", backend) == nixl.NIXL_SUCCESS)
     wait_for("short")
-    for offset, length in short:
-        expected[offset : offset + length] = pattern(3, LENGTH)[offset : offset + length]
-    check("the data of short writes", memory.data() == bytes(expected))
+    check("the data of short writes", memory.data() == with_short(second, third))
     check("a notification", agent.genNotif(other, "checked", backend) == nixl.NIXL_SUCCESS)
     wait_for("end")
 peer.exchange("done")
