@@ -39,6 +39,13 @@ const NEEDED: [(&str, &[&str]); 3] = [
 /// The names of the wheel's copies begin with these, after which there is a hyphen and a hash.
 const COPIES: [&str; 2] = ["libibverbs", "libmlx5"];
 
+/// Files of `tests/clients`, and their places in the guest.
+const FILES: [(&str, &str); 3] = [
+    ("py/peer.py", "/root/nixl/peer.py"),
+    ("py/with_nixl.py", "/root/nixl/with_nixl.py"),
+    ("sh/nixl", "/usr/bin/nixl"),
+];
+
 /// The unpacked wheel with the interpreter of a Debian release. The caller holds the lab's lock.
 fn tree(lab: &Lab, debian: &str) -> Result<PathBuf> {
     let recipe = format!("{debian}\n{} {WHEEL}\n{HASHES:?}\n1\n", PACKAGES.join(" "));
@@ -111,12 +118,36 @@ pub(crate) fn shares(lab: &Lab, debian: &str, library: &Path, ours: &str) -> Res
         let guest = host.strip_prefix(&tree).context("a library of another tree")?;
         shares.push(Share { guest: format!("/{}", guest.display()), host: host.clone() });
     }
-    for (name, guest) in [
-        ("py/peer.py", format!("/{FOLDER}/peer.py")),
-        ("py/with_nixl.py", format!("/{FOLDER}/with_nixl.py")),
-        ("sh/nixl", format!("/usr/bin/{NIXL}")),
-    ] {
-        shares.push(Share { host: repo_root().join("tests/clients").join(name), guest });
+    for (name, guest) in FILES {
+        shares.push(Share { host: repo_root().join("tests/clients").join(name), guest: guest.into() });
     }
     Ok(shares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use uverbs_clients::rows;
+
+    #[test]
+    fn the_rows_have_their_program() {
+        let mut rows = rows::all().filter(|row| row.packages() == Some(NIXL));
+        assert!(rows.any(|row| row.short));
+        assert_eq!(FILES[2].1, format!("/usr/bin/{NIXL}"));
+        for (name, guest) in FILES {
+            let file = fs::metadata(repo_root().join("tests/clients").join(name)).unwrap();
+            assert!(!guest.starts_with("/usr/bin") || file.permissions().mode() & 0o111 == 0o111, "{name}");
+        }
+        for (_, guest) in &FILES[..2] {
+            assert!(guest.starts_with(&format!("/{FOLDER}/")), "{guest}");
+        }
+    }
+
+    #[test]
+    fn ours_takes_the_place_of_each_copy() {
+        for copy in COPIES {
+            assert!(dist::SONAMES.iter().any(|soname| soname.starts_with(copy)), "{copy}");
+        }
+    }
 }

@@ -20,8 +20,8 @@ LIMIT = 30
 class Peer:
     """The connection, and the words of the call."""
 
-    def __init__(self, others=()):
-        """`others` are further options, which need a value."""
+    def __init__(self, others=(), limit=LIMIT):
+        """`others` are further options, which need a value; `limit` is the time for which this end waits."""
         parser = argparse.ArgumentParser()
         parser.add_argument("--device", required=True)
         parser.add_argument("--gid", type=int, required=True)
@@ -32,12 +32,12 @@ class Peer:
         self.args = parser.parse_args()
         self.is_client = self.args.host is not None
         if self.is_client:
-            self.socket = socket.create_connection((self.args.host, self.args.port), LIMIT)
+            self.socket = socket.create_connection((self.args.host, self.args.port), limit)
         else:
             with socket.create_server(("", self.args.port)) as listener:
-                listener.settimeout(LIMIT)
+                listener.settimeout(limit)
                 self.socket, _ = listener.accept()
-        self.socket.settimeout(LIMIT)
+        self.socket.settimeout(limit)
         # One file for both ways would drop a line that came early when it writes.
         self.lines = self.socket.makefile("r")
 

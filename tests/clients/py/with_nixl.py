@@ -9,13 +9,16 @@ import base64
 import os
 import time
 
-from peer import LIMIT, Memory, Peer, check, pattern
+from peer import Memory, Peer, check, pattern
 
-LENGTH = 4 << 20
-BLOCK = 64 << 10
+LENGTH = 2 << 20
+BLOCK = 32 << 10
 SHORT = 40
+# The time for which an end waits: the other one may still load its libraries, on an emulated CPU.
+LIMIT = 120
 
-peer = Peer(("--transports",))
+peer = Peer(("--transports",), LIMIT)
+first, second, third, fourth = (pattern(seed, LENGTH) for seed in (1, 2, 3, 4))
 # UCX reads them when it is loaded.
 os.environ["UCX_TLS"] = peer.args.transports
 os.environ["UCX_NET_DEVICES"] = f"{peer.args.device}:1"
@@ -25,7 +28,6 @@ own, other = ("client", "server") if peer.is_client else ("server", "client")
 agent = nixl.nixlAgent(own, nixl.nixlAgentConfig(True))
 backend = [agent.createBackend("UCX", {})]
 memory = Memory(LENGTH)
-first, second, third, fourth = (pattern(seed, LENGTH) for seed in (1, 2, 3, 4))
 if not peer.is_client:
     memory.fill(first)
 registered = nixl.nixlRegDList(nixl.DRAM_SEG)

@@ -25,8 +25,8 @@ const FIRST_PORT: u16 = 21_000;
 const FIRST_PERF_PORT: u16 = 21_500;
 /// The first port of the rows on the software EFA.
 const FIRST_EFA_PORT: u16 = 21_700;
-/// The time limit of a row. Two programs that poll and the fabric compete for two CPUs with other processes.
-const LIMIT: Duration = Duration::from_secs(60);
+/// The time limit of most rows. Two programs that poll and the fabric compete for two CPUs with other processes.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// The maximum lifetime of the fabric, which normally ends with the run.
 const FABRIC_LIMIT: Duration = Duration::from_secs(3600);
 /// The software devices of a run.
@@ -280,7 +280,7 @@ impl Native<'_> {
                 Ok(cmd)
             };
             let run =
-                || pair(Some(port), false, &mut command(serves, "")?, &mut command(!serves, "127.0.0.1")?);
+                || pair(Some(port), false, LIMIT, &mut command(serves, "")?, &mut command(!serves, "127.0.0.1")?);
             let cell = twice(&name, run)?;
             report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
         }
@@ -375,7 +375,7 @@ pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> R
     if row.is_single() {
         return single(server);
     }
-    pair(row.has_port().then_some(port), row.is_endless(), &mut server, &mut client)
+    pair(row.has_port().then_some(port), row.is_endless(), row.limit(), &mut server, &mut client)
 }
 
 /// Runs a server and a client. The client starts when the server listens at its TCP port, if it has one. A server that is
@@ -383,8 +383,14 @@ pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> R
 ///
 /// # Errors
 /// A program can't be started.
-pub fn pair(port: Option<u16>, is_endless: bool, server: &mut Command, client: &mut Command) -> Result<Cell> {
-    let mut group = Group::new(LIMIT)?;
+pub fn pair(
+    port: Option<u16>,
+    is_endless: bool,
+    limit: Duration,
+    server: &mut Command,
+    client: &mut Command,
+) -> Result<Cell> {
+    let mut group = Group::new(limit)?;
     let first = group.start(server)?;
     let mut second = None;
     if port.is_none_or(|port| group.wait_for_port(first, port)) {

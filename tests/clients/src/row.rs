@@ -6,6 +6,8 @@ use Family::{
     Pingpong, Plain, Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
 };
 use Place::{Efa, Ib, Native, NativeEfa, Roce, Rxe, Siw};
+use crate::native::LIMIT;
+use core::time::Duration;
 
 /// The way in which programs name their device, port and peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +149,9 @@ pub const LIBFABRIC: &str = "libfabric";
 /// The program with NIXL's wheel, and the set of files that has it.
 pub const NIXL: &str = "nixl";
 
+/// The time limit of its rows, which take 6 seconds on an idle machine.
+const NIXL_LIMIT: Duration = Duration::from_secs(240);
+
 /// A program with its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
@@ -241,6 +246,15 @@ impl Row {
             "iser" => Some("iser"),
             NIXL => Some(NIXL),
             _ => None,
+        }
+    }
+
+    /// The time limit of a server and its client.
+    pub fn limit(&self) -> Duration {
+        match self.program {
+            // On emulated CPUs its libraries alone take seconds of processor time, and the interpreter compiles its modules at first.
+            NIXL => NIXL_LIMIT,
+            _ => LIMIT,
         }
     }
 
@@ -418,8 +432,9 @@ mod tests {
         assert_eq!(words("rpma_rw", true), "-c -p 7 1.2.3.4");
         assert_eq!(words("gloo_ring -n 3", true), "-d d -g 3 -p 7 -n 3 h");
         assert_eq!(words("mooncake", true), "--device d --gid 3 --port 7 h");
-        let nixl = "--transports rc_x,self";
-        assert_eq!(words(&format!("nixl {nixl}"), true), format!("--device d --gid 3 --port 7 {nixl} h"));
+        let nixl = "nixl --transports rc_x,self";
+        let both = &nixl["nixl ".len()..];
+        assert_eq!(words(nixl, true), format!("--device d --gid 3 --port 7 {both} h"));
         assert_eq!(words("fi_pingpong -e rdm -I 20 -S 1024", true), "-p efa -P 7 -e rdm -I 20 -S 1024 h");
         assert_eq!(words("fi_info -p efa", false), "-p efa");
         assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
