@@ -136,8 +136,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let timeout = args.boot.timeout.unwrap_or(TIMEOUT);
     // The last row, and the boot, may take the rest.
     let limit = (timeout - timeout / 8).to_string();
-    let mut words =
-        ["uverbs-clients", "--library", OURS, "--limit", &limit].map(str::to_owned).to_vec();
+    let mut words = ["uverbs-clients", "--library", OURS, "--limit", &limit].map(str::to_owned).to_vec();
     words.extend(args.short.then(|| "--short".to_owned()));
     words.extend(args.crates.then(|| "--crates".to_owned()));
     // One word: a part may begin with a hyphen.

@@ -67,7 +67,16 @@ fn fetch(tree: &Path) -> Result<()> {
     let list = tree.join("wheel.txt");
     fs::write(&list, format!("{WHEEL} --hash=sha256:{hash}\n")).context("cannot write pip's list")?;
     let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--retries", "1"]);
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--retries",
+        "1",
+    ]);
     pip.args(["--no-deps", "--only-binary=:all:", "--no-compile", "--require-hashes"]);
     pip.args(["--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--python-version", version]);
     pip.arg("--target").arg(tree.join(FOLDER)).arg("--requirement").arg(&list);

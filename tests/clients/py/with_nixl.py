@@ -22,6 +22,8 @@ first, second, third, fourth = (pattern(seed, LENGTH) for seed in (1, 2, 3, 4))
 # UCX reads them when it is loaded.
 os.environ["UCX_TLS"] = peer.args.transports
 os.environ["UCX_NET_DEVICES"] = f"{peer.args.device}:1"
+# Not thousands of receives, whose pages are slow to get on an emulated CPU.
+os.environ["UCX_UD_RX_QUEUE_LEN"] = os.environ["UCX_RC_RX_QUEUE_LEN"] = "256"
 import _bindings as nixl  # noqa: E402
 
 own, other = ("client", "server") if peer.is_client else ("server", "client")

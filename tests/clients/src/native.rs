@@ -279,8 +279,9 @@ impl Native<'_> {
                 cmd.args(line.split_whitespace()).env("UVERBS_HCA_FABRIC", socket);
                 Ok(cmd)
             };
-            let run =
-                || pair(Some(port), false, LIMIT, &mut command(serves, "")?, &mut command(!serves, "127.0.0.1")?);
+            let run = || {
+                pair(Some(port), false, LIMIT, &mut command(serves, "")?, &mut command(!serves, "127.0.0.1")?)
+            };
             let cell = twice(&name, run)?;
             report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
         }

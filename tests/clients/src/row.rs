@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
+use crate::native::LIMIT;
 use Family::{
     Cm, Connect, EfaFabric, Endless, Ethernet, Fabric, Fio, Harness, Mpi, Mpich, Multicast, Perftest,
     Pingpong, Plain, Qperf, Rma, Rping, Rpma, Single, Ucp, Uct, Udaddy, Watch, Wheel,
 };
 use Place::{Efa, Ib, Native, NativeEfa, Roce, Rxe, Siw};
-use crate::native::LIMIT;
 use core::time::Duration;
 
 /// The way in which programs name their device, port and peer.
