@@ -19,5 +19,5 @@ pub(super) const ROWS: &[Row] = &[
     row(Wheel, "dlslime", "", WHEELS),
     short(Wheel, NIXL, "--transports rc_x,self", ONE_LINK),
     row(Wheel, NIXL, "--transports rc_v,self", MLX5_VM),
-    row(Wheel, NIXL, "--transports dc_x,self", MLX5_VM),
+    row(Wheel, NIXL, "--transports ib,self", MLX5_VM),
 ];
