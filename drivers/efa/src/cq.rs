@@ -280,8 +280,38 @@ impl CompletionQueueTrait for CompletionQueue {
             && self.enter().is_ok_and(|mut entered| entered.state().is_empty())
     }
 
-    /// The device has no solicited events.
+    // codegen: call
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn try_req_notify(&mut self, solicited_only: bool) -> bool {
+        let Some(doorbell) = self.doorbell.as_ref().filter(|bell| bell.is_mapped() && !solicited_only) else {
+            return false;
+        };
+        // SAFETY: as in `enter`: `&mut CompletionQueue`, and `entered` is dropped below.
+        let Some(mut entered) = (unsafe { self.rings.try_enter() }) else { return false };
+        let state = entered.state();
+        if state.has_ended() {
+            return false;
+        }
+        // Inside, because the doorbell is that of another queue after the destruction.
+        self.ring(doorbell, state.consumed(), true);
+        true
+    }
+
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        if self.try_req_notify(solicited_only) { Ok(()) } else { self.req_notify_slow(solicited_only) }
+    }
+
+    fn cqe(&self) -> u32 {
+        self.capacity
+    }
+}
+
+impl CompletionQueue {
+    /// [`req_notify`](CompletionQueueTrait::req_notify) by a call of a software device, after a wait, or with an error. The device has no
+    /// solicited events.
+    #[cold]
+    #[inline(never)]
+    fn req_notify_slow(&mut self, solicited_only: bool) -> Result<(), PollError> {
         let Some(doorbell) = self.doorbell.as_ref().filter(|_| !solicited_only) else {
             return Err(PollError::Arm(Errno::EOPNOTSUPP));
         };
@@ -293,9 +323,5 @@ impl CompletionQueueTrait for CompletionQueue {
         // Inside, because the doorbell is that of another queue after the destruction.
         self.ring(doorbell, state.consumed(), true);
         Ok(())
-    }
-
-    fn cqe(&self) -> u32 {
-        self.capacity
     }
 }

@@ -385,6 +385,12 @@ impl Doorbell {
         *copies = Copies::start();
     }
 
+    /// Whether it is a register, not a software device's.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self, Self::Mapped(..))
+    }
+
     /// Rings after stores to memory.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_after_stores(&self, value: u32) {

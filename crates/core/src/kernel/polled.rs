@@ -67,6 +67,20 @@ impl<T> Polled<T> {
         }
     }
 
+    /// [`enter`](Self::enter) without waiting: `None` if a control call has the queue, or for ever. It calls no function, so that its
+    /// caller saves no registers.
+    ///
+    /// # Safety
+    /// As [`enter`](Self::enter).
+    // codegen: call
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn try_enter(&self) -> Option<Entered<'_, T>> {
+        let inside = self.access.inside();
+        // Acquire: as in `enter`.
+        let is_open = self.access.word().load(Ordering::Acquire) == OPEN;
+        is_open.then_some(Entered { shared: self, _inside: inside })
+    }
+
     /// The addresses of its parts, for a loop that enters and leaves.
     // codegen: reload
     #[cfg_attr(not(debug_assertions), inline(always))]
