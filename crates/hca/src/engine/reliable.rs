@@ -136,6 +136,13 @@ impl Device {
 
     /// Starts the next request of the ring; `false` if there is none, or if it must wait.
     fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
+        if qp.kind == QpKind::Dci {
+            // A request to another target waits for those before it, which may be answered and not complete yet.
+            self.complete_answered(cx, qp);
+            if !matches!(qp.state, State::Rts | State::Sqd) {
+                return false;
+            }
+        }
         // No new request is started after a failed one, or while the queue is draining.
         // Beyond the limit of the device, each queue has one request in progress, so that all go on.
         let is_full = !qp.req.sent.is_empty() && self.in_progress.count() >= MAX_IN_PROGRESS;
