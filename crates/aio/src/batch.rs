@@ -2,16 +2,20 @@
 //! Batches: many sends or writes with one completion.
 //!
 //! A batch is posted in parts of at most half of the queue, so that the device works on one part while the program posts the next.
-//! Only the last work request of a part makes a completion. The buffers of the others go back to their pools with it.
+//! Only the last work request of a part makes a completion. The buffers of the others go back to their pools with it. (Each datagram
+//! makes one, because EFA's complete in any order.)
 
+use crate::destination::{Addressed, To};
 use crate::error::Result;
 use crate::pair::Qp;
-use crate::parts::{Data, Parts, Signaled};
+use crate::parts::{Buffers, Data, Parts};
 use core::fmt;
 use core::future::Future;
+use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use uverbs::mr::Private;
+use uverbs::qp::transport::Writes;
 use uverbs::wr::ImmData;
 use uverbs::{Access, AnyDriver, Buf, BufPart, Driver, Operation, Rc, RemoteRegion, SharedBuf};
 
@@ -84,15 +88,19 @@ impl<A: Access, D: Driver> From<SharedBuf<A, D>> for BatchData<A, D> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// The work requests of a QP without a peer of its own, or with several queues there, name their destinations; see
+/// [`send_to`](Self::send_to).
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Batch<A: Access = Private, D: Driver = AnyDriver> {
+pub struct Batch<A: Access = Private, D: Driver = AnyDriver, T = Rc> {
     parts: Parts<D, A>,
+    _transport: PhantomData<fn() -> T>,
 }
 
 /// Nothing in it is pinned.
-impl<D: Driver, A: Access> Unpin for Batch<A, D> {}
+impl<D: Driver, A: Access, T> Unpin for Batch<A, D, T> {}
 
-impl<D: Driver, A: Access> fmt::Debug for Batch<A, D> {
+impl<D: Driver, A: Access, T> fmt::Debug for Batch<A, D, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("items", &self.parts.len())
@@ -101,34 +109,67 @@ impl<D: Driver, A: Access> fmt::Debug for Batch<A, D> {
     }
 }
 
-impl<D: Driver> Qp<Rc, D> {
+impl<D: Driver, T> Qp<T, D> {
     /// An empty batch.
-    pub fn batch<A: Access>(&self) -> Batch<A, D> {
-        Batch { parts: Parts::new(self.inner.clone(), Signaled::Last) }
+    pub fn batch<A: Access>(&self) -> Batch<A, D, T> {
+        Batch { parts: Parts::new(self.inner.clone(), Buffers::ToPools), _transport: PhantomData }
     }
 }
 
 impl<D: Driver, A: Access> Batch<A, D> {
     /// Adds an `IBV_WR_SEND`.
     pub fn send(&mut self, data: impl Into<BatchData<A, D>>) {
-        self.parts.push(Operation::Send, data.into().0);
+        self.parts.push(To::Peer, Operation::Send, data.into().0);
     }
 
     /// Adds an `IBV_WR_SEND_WITH_IMM`.
     pub fn send_imm(&mut self, data: impl Into<BatchData<A, D>>, imm: ImmData) {
-        self.parts.push(Operation::SendImm(imm.get()), data.into().0);
+        self.parts.push(To::Peer, Operation::SendImm(imm.get()), data.into().0);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE` to the front of `to`.
     pub fn write(&mut self, data: impl Into<BatchData<A, D>>, to: &RemoteRegion) {
-        self.parts.push(Operation::Write(*to), data.into().0);
+        self.parts.push(To::Peer, Operation::Write(*to), data.into().0);
     }
 
     /// Adds an `IBV_WR_RDMA_WRITE_WITH_IMM`: at the end of a batch of writes it reports to the peer that they have arrived.
     pub fn write_imm(&mut self, data: impl Into<BatchData<A, D>>, to: &RemoteRegion, imm: ImmData) {
-        self.parts.push(Operation::WriteImm(*to, imm.get()), data.into().0);
+        self.parts.push(To::Peer, Operation::WriteImm(*to, imm.get()), data.into().0);
+    }
+}
+
+impl<D: Driver, A: Access, T: Addressed> Batch<A, D, T> {
+    /// Adds an `IBV_WR_SEND` to this destination. A batch may have work requests to several ones; an address handle lives until the last
+    /// work request that uses it is complete.
+    pub fn send_to(&mut self, data: impl Into<BatchData<A, D>>, to: &T::To<D>) {
+        self.parts.push(T::to(to), Operation::Send, data.into().0);
     }
 
+    /// Adds an `IBV_WR_SEND_WITH_IMM` to this destination.
+    pub fn send_imm_to(&mut self, data: impl Into<BatchData<A, D>>, imm: ImmData, to: &T::To<D>) {
+        self.parts.push(T::to(to), Operation::SendImm(imm.get()), data.into().0);
+    }
+}
+
+impl<D: Driver, A: Access, T: Addressed + Writes> Batch<A, D, T> {
+    /// Adds an `IBV_WR_RDMA_WRITE` to the front of `region`, which is memory of this destination.
+    pub fn write_to(&mut self, data: impl Into<BatchData<A, D>>, region: &RemoteRegion, to: &T::To<D>) {
+        self.parts.push(T::to(to), Operation::Write(*region), data.into().0);
+    }
+
+    /// Adds an `IBV_WR_RDMA_WRITE_WITH_IMM`; see [`write_imm`](Batch::write_imm). On [`Srd`](uverbs::Srd) it may arrive before the writes.
+    pub fn write_imm_to(
+        &mut self,
+        data: impl Into<BatchData<A, D>>,
+        region: &RemoteRegion,
+        imm: ImmData,
+        to: &T::To<D>,
+    ) {
+        self.parts.push(T::to(to), Operation::WriteImm(*region, imm.get()), data.into().0);
+    }
+}
+
+impl<D: Driver, A: Access, T> Batch<A, D, T> {
     /// The number of operations that are not posted yet.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -143,7 +184,7 @@ impl<D: Driver, A: Access> Batch<A, D> {
 }
 
 /// A batch that was never polled was forgotten: a warning says so, once for each QP. One that was polled was cancelled.
-impl<D: Driver, A: Access> Drop for Batch<A, D> {
+impl<D: Driver, A: Access, T> Drop for Batch<A, D, T> {
     fn drop(&mut self) {
         if self.parts.is_new() && !self.is_empty() {
             self.parts.warn();
@@ -151,7 +192,7 @@ impl<D: Driver, A: Access> Drop for Batch<A, D> {
     }
 }
 
-impl<D: Driver, A: Access> Future for Batch<A, D> {
+impl<D: Driver, A: Access, T> Future for Batch<A, D, T> {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

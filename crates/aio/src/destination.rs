@@ -112,6 +112,15 @@ impl<D: Driver> To<D> {
         matches!(self, Self::Datagram(_) | Self::Dc(_))
     }
 
+    /// What lives until the work request is complete.
+    pub(crate) fn address(&self) -> Option<&Arc<AddressHandle<D>>> {
+        match self {
+            Self::Peer | Self::Srq(_) => None,
+            Self::Datagram(to) => Some(&to.ah),
+            Self::Dc(to) => Some(&to.ah),
+        }
+    }
+
     /// Takes what lives until the work request is complete.
     pub(crate) fn take_address(&mut self) -> Option<Arc<AddressHandle<D>>> {
         match core::mem::replace(self, Self::Peer) {

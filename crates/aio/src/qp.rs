@@ -160,9 +160,9 @@ impl<D: Driver> QpInner<D> {
         // If the future was dropped, the buffer goes back to its pool.
         sends.slots.complete(key, || fault.map_or_else(|| Ok(done.complete()), Err), wakes);
         sends.released(self.depth, wakes);
-        let address = sends.take_address(key);
+        let addresses = sends.take_addresses(key);
         drop(sends);
-        drop(address);
+        drop(addresses);
     }
 
     /// A work request of a batch that is not its last has failed: only then it has a completion. The others are flushed after it.

@@ -7,14 +7,15 @@
 use crate::destination::To;
 use crate::error::{Error, Result};
 use crate::fair_queue::{FairQueue, Ticket};
+use crate::parts::{Data, Item};
 use crate::payload::Payload;
 use crate::slots::{Left, Slots};
 use core::task::Waker;
 use std::sync::Arc;
-use uverbs::qp::QpControl;
+use uverbs::qp::{QpControl, transport};
 use uverbs::{
-    AddressHandle, Completed, Dci, Driver, Exclusive, Operation, PostError, Rc, RecvQueue, Rejected,
-    SendFlags, SendQueue, Srd, Ud, WcStatus, XrcSend,
+    Access, AddressHandle, Batch, Completed, Dci, Driver, Exclusive, Operation, PostError, QueueError, Rc,
+    RecvQueue, Rejected, SendFlags, SendQueue, Srd, ToBatch, Ud, WcStatus, Wr, XrcSend,
 };
 use uverbs_core::wake::{Caller, Waiters};
 
@@ -74,6 +75,25 @@ impl<D: Driver> Queue<D> {
         }
     }
 
+    /// Whether it completes each of its work requests: EFA's complete in any order, and have no others.
+    pub(crate) fn signals_each(&self) -> bool {
+        matches!(self, Self::Ud(_) | Self::Srd(_))
+    }
+
+    /// Posts work requests with one doorbell, each with its `wr_id` and flags.
+    pub(crate) fn post_batch<A: Access>(
+        &mut self,
+        items: impl Iterator<Item = (u64, SendFlags, Item<A, D>)>,
+    ) -> Result<(), QueueError> {
+        match self {
+            Self::Rc(queue) => post_items(queue.batch(), items),
+            Self::Ud(queue) => post_items(queue.batch(), items),
+            Self::Srd(queue) => post_items(queue.batch(), items),
+            Self::Xrc(queue) => post_items(queue.batch(), items),
+            Self::Dc(queue) => post_items(queue.batch(), items),
+        }
+    }
+
     /// Moves the QP to RESET.
     pub(crate) fn reset(
         &mut self,
@@ -88,6 +108,65 @@ impl<D: Driver> Queue<D> {
             Self::Dc(queue) => queue.reset(recv, control),
         }
     }
+}
+
+/// [`Queue::post_batch`] to the queue of a transport.
+fn post_items<T: Begin, A: Access, D: Driver>(
+    mut batch: Batch<'_, T, D>,
+    items: impl Iterator<Item = (u64, SendFlags, Item<A, D>)>,
+) -> Result<(), QueueError> {
+    for (wr_id, flags, Item { to, op, data }) in items {
+        let Some(wr) = T::begin(&mut batch, wr_id, &to) else {
+            // The handles give each transport its destinations.
+            batch.abort();
+            return Err(PostError::IllegalOpcode.into());
+        };
+        let wr = wr.flags(flags);
+        match data {
+            Data::Buf(buf) => wr.op_with(&op, buf),
+            Data::Part(part) => wr.op_with(&op, part),
+            Data::Shared(shared) => wr.op(&op, shared),
+        }
+    }
+    batch.complete()
+}
+
+/// The work requests of a transport in a batch.
+trait Begin: transport::Sends + Sized {
+    /// One to this destination; `None` if the transport has no such destinations.
+    fn begin<'b, 'q, D: Driver>(
+        batch: &'b mut Batch<'q, Self, D>,
+        wr_id: u64,
+        to: &'b To<D>,
+    ) -> Option<Wr<'b, ToBatch<'b, 'q, D>, Self, D>>;
+}
+
+macro_rules! begin {
+    ($($transport:ident: $to:pat, |$batch:ident, $wr_id:ident| $wr:expr;)*) => {$(
+        impl Begin for $transport {
+            fn begin<'b, 'q, D: Driver>(
+                $batch: &'b mut Batch<'q, Self, D>,
+                $wr_id: u64,
+                to: &'b To<D>,
+            ) -> Option<Wr<'b, ToBatch<'b, 'q, D>, Self, D>> {
+                match to {
+                    $to => Some($wr),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+begin! {
+    Rc: To::Peer, |batch, wr_id| batch.wr(wr_id);
+    Ud: To::Datagram(to), |batch, wr_id| batch.wr_to(wr_id, &to.ah, to.qp_num, to.qkey);
+    Srd: To::Datagram(to), |batch, wr_id| batch.wr_to(wr_id, &to.ah, to.qp_num, to.qkey);
+    XrcSend: To::Srq(srq_num), |batch, wr_id| batch.wr_srq(wr_id, *srq_num);
+    Dci: To::Dc(to), |batch, wr_id| {
+        let (ah, dctn, key) = To::dc(to);
+        batch.wr_dc(wr_id, ah, dctn, key)
+    };
 }
 
 /// What posts sends, and the sends in flight.
@@ -108,7 +187,7 @@ pub(crate) struct Sends<D: Driver> {
     pub(crate) resets: u64,
     /// Those that wait until no send is in flight.
     pub(crate) draining: Waiters,
-    /// The address handles of datagrams in flight for which no future waits any more, by the keys of their slots.
+    /// The address handles of work requests in flight for which no future waits any more, by the keys of their slots.
     addresses: Vec<(u64, Arc<AddressHandle<D>>)>,
 }
 
@@ -171,15 +250,28 @@ impl<D: Driver> Sends<D> {
         left
     }
 
-    /// The datagram with this key is complete, and so are those before it. Returns its address handle, which the caller drops without
-    /// its lock: that may be a control call.
-    #[inline]
-    pub(crate) fn take_address(&mut self, key: u64) -> Option<Arc<AddressHandle<D>>> {
-        if self.addresses.is_empty() {
-            return None;
+    /// [`abandon`](Self::abandon) for work requests of a batch with one completion. Address handles that are not kept until the
+    /// completion are left to the caller, who drops them without the lock.
+    pub(crate) fn abandon_part(
+        &mut self,
+        key: u64,
+        addresses: &mut Vec<Arc<AddressHandle<D>>>,
+    ) -> Option<Left<Outcome<D>>> {
+        let left = self.slots.abandon(key);
+        if !matches!(left, Some(Left::Result(_))) {
+            self.addresses.extend(addresses.drain(..).map(|ah| (key, ah)));
         }
-        let at = self.addresses.iter().position(|(of, _)| *of == key)?;
-        Some(self.addresses.swap_remove(at).1)
+        left
+    }
+
+    /// The work requests with this key are complete, and so are those before it. Returns their address handles, which the caller drops
+    /// without its lock: that may be a control call.
+    #[inline]
+    pub(crate) fn take_addresses(&mut self, key: u64) -> Vec<Arc<AddressHandle<D>>> {
+        if self.addresses.is_empty() {
+            return Vec::new();
+        }
+        self.addresses.extract_if(.., |(of, _)| *of == key).map(|(_, ah)| ah).collect()
     }
 
     /// Why a task with this ticket can post nothing.

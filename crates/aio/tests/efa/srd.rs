@@ -2,6 +2,7 @@
 //! Sends, reads and writes to a destination; what overtakes what; a failure that ends nothing but its operation.
 
 use crate::bed::{BUFS, Bed, DEPTH, poll_once};
+use core::future::Future;
 use std::collections::BTreeSet;
 use uverbs::wr::ImmData;
 use uverbs::{RemoteRegion, WcStatus};
@@ -69,6 +70,34 @@ fn operations_complete_in_any_order() {
         assert_eq!(a.pool.available() as u32, BUFS);
     }
     assert!(overtaken, "a message has overtaken another one");
+}
+
+/// The work requests of a batch complete in any order, so each one makes a completion: no buffer goes back before its own.
+#[test]
+fn a_batch_ends_with_all_of_its_work_requests() {
+    for seed in 0..8 {
+        let bed = Bed::new(seed);
+        let (a, b) = (&bed.a, &bed.b);
+        bed.fabric.loss(0.1);
+        let to_b = a.to(&b.here);
+        let mut batch = a.qp.batch();
+        (0..40_u8).for_each(|i| {
+            batch.send_to(a.filled(&vec![i; if i % 2 == 0 { 4000 } else { 1 }]), &to_b);
+        });
+        // The receives are fewer than the messages.
+        let mut arrived = Vec::new();
+        bed.run(core::future::poll_fn(|cx| {
+            arrived.extend(core::iter::from_fn(|| b.qp.try_recv_from()).map(|message| message[0]));
+            cx.waker().wake_by_ref();
+            core::pin::Pin::new(&mut batch).poll(cx)
+        }))
+        .unwrap();
+        bed.step();
+        arrived.extend(core::iter::from_fn(|| b.qp.try_recv_from()).map(|message| message[0]));
+        assert_eq!(arrived.len(), 40, "seed {seed}");
+        assert_eq!(arrived.into_iter().collect::<BTreeSet<_>>().len(), 40);
+        assert_eq!(a.pool.available() as u32, BUFS);
+    }
 }
 
 /// An operation that fails does not end the QP: neither later operations, nor receives, nor their errors.

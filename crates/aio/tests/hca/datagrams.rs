@@ -216,3 +216,23 @@ fn a_removed_device_ends_datagrams() {
     let failed = bed.run(client.send_inline_to(b"late", &to)).unwrap_err();
     assert!(matches!(failed.error, Error::DeviceRemoved), "{failed}");
 }
+
+#[test]
+fn a_batch_names_the_destinations() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let (client, _) = receiver(a, 4);
+    let [(first, one), (second, two)] = [(); 2].map(|()| receiver(b, 8));
+    let (one, two) = (destination(a, &one), destination(a, &two));
+    let mut batch = client.batch();
+    (0..10_u8).for_each(|i| batch.send_to(a.filled(&[i]), if i % 2 == 0 { &one } else { &two }));
+    batch.send_imm_to(a.filled(b"end"), ImmData::new(1), &one);
+    drop((one, two));
+    bed.run(batch).unwrap();
+    for i in 0..10_u8 {
+        let server = if i % 2 == 0 { &first } else { &second };
+        assert_eq!(*bed.run(server.recv_from()).unwrap(), [i]);
+    }
+    assert_eq!(bed.run(first.recv_from()).unwrap().imm(), Some(ImmData::new(1)));
+    assert_eq!((handles(a), a.pool.available() as u32), (0, BUFS));
+}

@@ -139,6 +139,149 @@ fn dropped_and_forgotten_futures_lose_nothing() {
     assert_eq!((handles(a), a.pool.available() as u32), (1, BUFS - 1), "those of the forgotten one");
 }
 
+/// Each work request of a batch goes to the target that it names, and the handles live as long as the batch needs them.
+#[test]
+fn a_batch_names_the_targets() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let queue = srq(b);
+    let ((first, one), (second, two)) = (target(b, &queue, a), target(b, &queue, a));
+    let qp = initiator(a, 8);
+    let table = b.exposed();
+    let at = table.remote_region();
+    let (mut batch, mut reads) = (qp.batch(), qp.read_batch());
+    (0..12_u8).for_each(|i| batch.send_to(a.filled(&[i]), if i % 3 == 0 { &one } else { &two }));
+    batch.write_to(a.filled(&7_u64.to_ne_bytes()), &at, &one);
+    batch.write_imm_to(a.filled(b"x"), &at.slice(8..9).unwrap(), ImmData::new(1), &two);
+    reads.read_from(a.filled(&[0; 9]), &at, &two);
+    reads.fetch_add_to(a.filled(&[0; 8]), &at, 1, &one);
+    reads.compare_swap_to(a.filled(&[0; 8]), &at, (8, 9), &one);
+    drop((one, two));
+    bed.try_run(batch).expect("the batch ends").unwrap();
+    for i in 0..12_u8 {
+        let target = if i % 3 == 0 { &first } else { &second };
+        assert_eq!(*bed.try_run(target.recv()).expect("a message").unwrap(), [i]);
+    }
+    let message = bed.try_run(second.recv()).expect("the immediate");
+    assert_eq!(message.unwrap().imm(), Some(ImmData::new(1)));
+    assert_eq!(handles(a), 2, "the reads have them");
+    let bufs = bed.try_run(reads).expect("the reads end").unwrap();
+    assert_eq!(&bufs[0][8..], b"x");
+    assert_eq!((&*bufs[1], &*bufs[2]), (&7_u64.to_ne_bytes()[..], &8_u64.to_ne_bytes()[..]));
+    assert_eq!(handles(a), 0);
+    drop((bufs, qp, first, second, queue));
+    bed.step();
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+#[test]
+fn operations_in_flight_name_several_targets() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let queue = srq(b);
+    let ((first, one), (second, two)) = (target(b, &queue, a), target(b, &queue, a));
+    let qp = initiator(a, 8);
+    let mut sends: Vec<_> =
+        (0..8_u8).map(|i| qp.send_to(a.filled(&[i]), if i % 2 == 0 { &one } else { &two })).collect();
+    assert!(sends.iter_mut().all(|send| poll_once(send).is_pending()));
+    for (i, send) in sends.into_iter().enumerate() {
+        bed.try_run(send).unwrap_or_else(|| panic!("send {i}")).unwrap();
+    }
+    for i in 0..8_u8 {
+        let target = if i % 2 == 0 { &first } else { &second };
+        assert_eq!(*bed.run(target.recv()).unwrap(), [i]);
+    }
+}
+
+/// The handles of a batch that is dropped live until what was posted is complete, or the queue has ended it.
+#[test]
+fn a_dropped_batch_keeps_its_handles() {
+    for end in ["completions", "reset", "removal", "forgotten"] {
+        let bed = Bed::new();
+        let (a, b) = (&bed.a, &bed.b);
+        let queue = srq(b);
+        let ((first, one), (second, two)) = (target(b, &queue, a), target(b, &queue, a));
+        let qp = initiator(a, 8);
+        if end != "completions" {
+            bed.fabric.loss(1.0);
+        }
+        let mut batch = qp.batch();
+        // The first part names both targets, and so does what is not posted.
+        (0..12_u8).for_each(|i| batch.send_to(a.filled(&[i]), if i % 2 == 0 { &one } else { &two }));
+        drop((one, two));
+        assert!(poll_once(&mut batch).is_pending());
+        assert_eq!(batch.len(), 4);
+        if end == "forgotten" {
+            core::mem::forget(batch);
+        } else {
+            drop(batch);
+        }
+        assert_eq!(handles(a), 2, "{end}: eight are in flight");
+        match end {
+            "completions" => {
+                for i in 0..8_u8 {
+                    let target = if i % 2 == 0 { &first } else { &second };
+                    assert_eq!(
+                        *bed.try_run(target.recv()).unwrap_or_else(|| panic!("message {i}")).unwrap(),
+                        [i]
+                    );
+                }
+                bed.step();
+                assert!(first.try_recv().is_none() && second.try_recv().is_none());
+            }
+            "removal" => {
+                a.hca.unplug();
+                bed.settle();
+                drop(qp);
+                continue;
+            }
+            _ => qp.reset().unwrap(),
+        }
+        let forgotten = end == "forgotten";
+        assert_eq!(handles(a), if forgotten { 2 } else { 0 }, "{end}");
+        let left = if forgotten { 4 } else { 0 };
+        assert_eq!(a.pool.available() as u32, BUFS - left, "{end}: what was not posted of the forgotten one");
+        if end != "completions" {
+            bed.fabric.loss(0.0);
+            qp.start(&attr()).unwrap();
+        }
+        let (third, to) = target(b, &queue, a);
+        let mut batch = qp.batch();
+        batch.send_to(a.filled(b"again"), &to);
+        bed.run(batch).unwrap();
+        assert_eq!(&*bed.run(third.recv()).unwrap(), b"again");
+    }
+}
+
+/// A part of which one work request fails is an error of the batch, and of those behind it.
+#[test]
+fn a_batch_with_a_wrong_key_fails() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let queue = srq(b);
+    let (target, to) = target(b, &queue, a);
+    let attr_on = attr().on(a.dispatcher.context()).unwrap();
+    let gid = b.dispatcher.context().query_gid(1, attr_on.sgid_index.unwrap().into()).unwrap();
+    let there = uverbs::Endpoint { gid, ..uverbs::Endpoint::default() };
+    let wrong = DcDestination::new(a.pd.create_ah(&attr_on.ah_attr(&there)).unwrap(), to.dctn(), KEY + 1);
+    let qp = initiator(a, 8);
+    let mut batch = qp.batch();
+    for i in 0..6_u8 {
+        batch.send_to(a.filled(&[i]), if i == 1 { &wrong } else { &to });
+    }
+    drop(wrong);
+    let error = bed.run(batch).unwrap_err();
+    let named = |error: &Error| matches!(error, Error::Completion { status, .. } if *status != WcStatus::WR_FLUSH_ERR);
+    assert!(named(&error), "{error}");
+    assert_eq!(*bed.run(target.recv()).unwrap(), [0]);
+    assert_eq!(handles(a), 1);
+    qp.reset().unwrap();
+    qp.start(&attr()).unwrap();
+    bed.run(qp.send_to(a.filled(b"again"), &to)).unwrap();
+    assert_eq!(&*bed.run(target.recv()).unwrap(), b"again");
+}
+
 /// Tasks wait while the target is destroyed. Messages that arrive meanwhile make the queue no shorter.
 #[test]
 fn the_end_of_a_target_gives_its_receives_back() {

@@ -334,3 +334,140 @@ fn two_dispatchers_in_two_threads() {
     });
     drop((qp, peer));
 }
+
+/// A batch is posted in parts of half of the queue. Each of its work requests goes to the queue that it names.
+#[test]
+fn a_batch_names_the_queues() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let peer = Peer::new(b, 2, 16);
+    let (qp, to) = (connected(a, &peer, 8), [peer.to(0), peer.to(1)]);
+    let table = b.exposed();
+    let at = table.remote_region();
+    bed.run(async {
+        let mut batch = qp.batch();
+        (0..20_u8).for_each(|i| batch.send_to(a.filled(&[i]), &to[usize::from(i % 2)]));
+        assert_eq!(batch.len(), 20);
+        batch.await?;
+        for i in 0..20_u8 {
+            assert_eq!(*peer.queues[usize::from(i % 2)].recv().await?, [i]);
+        }
+        let mut batch = qp.batch();
+        (0..6_u8).for_each(|i| {
+            let region = at.slice(u64::from(i) * 8..u64::from(i) * 8 + 8).unwrap();
+            batch.write_to(a.filled(&[i; 8]), &region, &to[0]);
+        });
+        batch.write_imm_to(a.filled(b"x"), &at.slice(100..101)?, ImmData::new(9), &to[1]);
+        batch.send_imm_to(a.filled(b"end"), ImmData::new(10), &to[0]);
+        batch.await?;
+        assert_eq!(peer.queues[1].recv().await?.imm(), Some(ImmData::new(9)));
+        let end = peer.queues[0].recv().await?;
+        assert_eq!((&*end, end.imm()), (&b"end"[..], Some(ImmData::new(10))));
+
+        let mut reads = qp.read_batch();
+        (1..6_u8).for_each(|i| {
+            let region = at.slice(u64::from(i) * 8..u64::from(i) * 8 + 8).unwrap();
+            reads.read_from(a.filled(&[0; 8]), &region, &to[0]);
+        });
+        reads.fetch_add_to(a.filled(&[0; 8]), &at, 5, &to[1]);
+        reads.compare_swap_to(a.filled(&[0; 8]), &at, (5, 77), &to[1]);
+        let bufs = reads.await?;
+        assert_eq!(bufs.len(), 7);
+        for (i, buf) in (1..6_u8).zip(&bufs) {
+            assert_eq!(**buf, [i; 8]);
+        }
+        assert_eq!((&*bufs[5], &*bufs[6]), (&0_u64.to_ne_bytes()[..], &5_u64.to_ne_bytes()[..]));
+        drop(bufs);
+        qp.shutdown().await
+    })
+    .unwrap();
+    assert!(matches!(bed.run(qp.batch::<uverbs::Private>()), Ok(())));
+    let mut late = qp.batch();
+    late.send_to(a.filled(b"late"), &to[0]);
+    assert!(matches!(bed.run(late), Err(Error::Closed)));
+    drop((qp, peer));
+    bed.step();
+    a.assert_no_leak(DEPTH);
+    b.assert_no_leak(DEPTH);
+}
+
+/// What was posted of a batch that is dropped or forgotten takes place, and the rest does not.
+#[test]
+fn a_batch_can_be_dropped_at_any_time() {
+    let bed = Bed::new();
+    let (a, b) = (&bed.a, &bed.b);
+    let peer = Peer::new(b, 1, 16);
+    let (qp, to, queue) = (connected(a, &peer, 8), peer.to(0), &peer.queues[0]);
+    for polls in 0..5 {
+        let mut batch = qp.batch();
+        (0..12_u8).for_each(|i| batch.send_to(a.filled(&[i]), &to));
+        for _ in 0..polls {
+            assert!(poll_once(&mut batch).is_pending() || polls > 2);
+            bed.step();
+        }
+        let posted = 12 - batch.len();
+        assert!(if polls == 0 { posted == 0 } else { posted >= 8 }, "{posted} of {polls} polls");
+        drop(batch);
+        bed.step();
+        for i in 0..posted as u8 {
+            assert_eq!(*bed.run(queue.recv()).unwrap(), [i]);
+        }
+        assert!(queue.try_recv().is_none());
+        assert_eq!(a.pool.available() as u32, BUFS);
+        bed.run(qp.send_to(a.filled(b"next"), &to)).unwrap();
+        assert_eq!(&*bed.run(queue.recv()).unwrap(), b"next");
+    }
+    let mut batch = qp.batch();
+    (0..8_u8).for_each(|i| batch.send_to(a.filled(&[i]), &to));
+    assert!(poll_once(&mut batch).is_pending());
+    core::mem::forget(batch);
+    for i in 0..8_u8 {
+        assert_eq!(*bed.run(queue.recv()).unwrap(), [i]);
+    }
+    bed.step();
+    assert_eq!(a.pool.available() as u32, BUFS - 2, "the last one of each part of the forgotten one");
+}
+
+/// A batch in flight, and one that waits for entries, end with a reset and with the device.
+#[test]
+fn a_batch_ends_with_its_queue() {
+    for removal in [false, true] {
+        let bed = Bed::new();
+        let (a, b) = (&bed.a, &bed.b);
+        let peer = Peer::new(b, 1, 16);
+        let (qp, to) = (connected(a, &peer, 8), peer.to(0));
+        bed.fabric.loss(1.0);
+        let [mut sends, mut waiting] = [(); 2].map(|()| {
+            let mut batch = qp.batch();
+            (0..12_u8).for_each(|i| batch.send_to(a.filled(&[i]), &to));
+            batch
+        });
+        let table = b.exposed();
+        let mut reads = qp.read_batch();
+        reads.read_from(a.filled(&[0; 8]), &table.remote_region(), &to);
+        assert!(poll_once(&mut sends).is_pending() && poll_once(&mut waiting).is_pending());
+        assert!(poll_once(&mut reads).is_pending());
+        assert_eq!((sends.len(), waiting.len(), reads.len()), (4, 12, 1));
+        bed.step();
+        if removal {
+            a.hca.unplug();
+            assert!(matches!(bed.run(sends), Err(Error::DeviceRemoved)));
+            assert!(matches!(bed.run(waiting), Err(Error::DeviceRemoved)));
+            assert!(matches!(bed.run(reads), Err(Error::DeviceRemoved)));
+            continue;
+        }
+        qp.reset().unwrap();
+        assert!(bed.run(sends).is_err(), "the first part is flushed");
+        assert!(matches!(bed.run(waiting), Err(Error::Closed)));
+        assert!(matches!(bed.run(reads), Err(Error::Closed)));
+        a.assert_no_leak(DEPTH);
+        bed.fabric.loss(0.0);
+        reconnect(&qp, &peer);
+        let mut batch = qp.batch();
+        (0..12_u8).for_each(|i| batch.send_to(a.filled(&[i]), &to));
+        bed.run(batch).unwrap();
+        for i in 0..12 {
+            assert_eq!(*bed.run(peer.queues[0].recv()).unwrap(), [i]);
+        }
+    }
+}
