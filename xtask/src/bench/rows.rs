@@ -303,6 +303,10 @@ const EFA: &[Row] = &[
     row("EFA extended poll receives", "efa start_poll receives", Usual).typed(None).efa(),
     row("EFA extended poll receives, 4 more fields", "efa start_poll receives more", Usual).typed(None).efa(),
     row("EFA extended poll empty", "efa start_poll empty", Usual).typed(None).batches(&[1]).efa(),
+    row("EFA request an event", "efa arm", Usual).raw(None).batches(&[1]).efa(),
+    row("EFA take an event and request the next", "efa event", Usual).raw(None).batches(&[1]).efa(),
+    // Only `efadv_create_qp_ex` creates such QPs.
+    row("EFA wr_* SRD WRITE, inline 32 B", "wr srd write inline32", Loose).typed(None).raw(None).efa(),
 ];
 
 /// The floors of rows of the table of posts, by the name of their measurements.

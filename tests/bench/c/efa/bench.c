@@ -125,6 +125,42 @@ static void start_empty(int batch)
 	end();
 }
 
+/* ------------------------------------------------------------------------------------------------------------------- events */
+static struct event_cq *event_cq(void)
+{
+	static struct event_cq e;
+
+	if (!e.cq)
+		create_event_cq(&e);
+	return &e;
+}
+static void arm(int batch)
+{
+	/* A CQ without a channel has no doorbell. */
+	struct ibv_cq *cq = event_cq()->cq;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+	end();
+}
+static void events(int batch)
+{
+	struct event_cq *e = event_cq();
+	struct ibv_cq *cq;
+	void *context;
+
+	for (int i = 0; i < CHUNK; i++)
+		make_event(e);
+	begin();
+	for (int i = 0; i < CHUNK; i += batch) {
+		CHECK(!ibv_get_cq_event(e->channel, &cq, &context), "ibv_get_cq_event");
+		ibv_ack_cq_events(cq, 1);
+		CHECK(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+	}
+	end();
+}
+
 /* --------------------------------------------------------------------------------------------------------------------- rows */
 static void nothing(int batch) { (void)batch; }
 static void to_send(int batch) { (void)batch, prepare_sends(BATCH); }
@@ -140,5 +176,7 @@ const struct row rows[] = {
 	{ "efa start_poll receives", ONE | LIST, to_receive, start_receives, CHUNK },
 	{ "efa start_poll receives more", ONE | LIST, to_receive, start_receives_more, CHUNK },
 	{ "efa start_poll empty", ONE, nothing, start_empty, CHUNK },
+	{ "efa arm", ONE, nothing, arm, CHUNK },
+	{ "efa event", ONE, nothing, events, CHUNK },
 };
 const int row_count = sizeof(rows) / sizeof(*rows);

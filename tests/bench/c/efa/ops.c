@@ -32,12 +32,12 @@ static struct qp *qp_of(const struct post *p)
 		struct qp qp;
 	} known[16];
 	static int count;
-	bool is_srd = p->transport->type == IBV_QPT_DRIVER;
-	struct qp_kind k = { is_srd, p->entries, p->inlined > 32 ? p->inlined : 32, p->extended ? builders_of(is_srd) : 0, &plain_cq };
+	bool is_srd = p->transport->type == IBV_QPT_DRIVER, inline_write = p->inlined && p->operation->opcode == IBV_WR_RDMA_WRITE;
+	struct qp_kind k = { is_srd, inline_write, p->entries, p->inlined > 32 ? p->inlined : 32, p->extended ? builders_of(is_srd) : 0, &plain_cq };
 
 	for (int i = 0; i < count; i++)
 		if (known[i].kind.srd == k.srd && known[i].kind.entries == k.entries && known[i].kind.inlined == k.inlined &&
-		    known[i].kind.builders == k.builders)
+		    known[i].kind.builders == k.builders && known[i].kind.inline_write == k.inline_write)
 			return &known[i].qp;
 	CHECK(count < N(known), "the table of QPs");
 	known[count].kind = k;
@@ -106,11 +106,12 @@ SESSIONS(write_imm, ibv_wr_rdma_write_imm(x, RKEY, remote, htobe32(i)); ENTRY)
 SESSIONS(read, ibv_wr_rdma_read(x, RKEY, remote); ENTRY)
 SESSIONS(send_list, ibv_wr_send(x); ibv_wr_set_sge_list(x, entries, sges[i]);)
 SESSIONS(send_inline, ibv_wr_send(x); ibv_wr_set_inline_data(x, data, inlined);)
+SESSIONS(write_inline, ibv_wr_rdma_write(x, RKEY, remote); ibv_wr_set_inline_data(x, data, inlined);)
 
 static session session_of(const struct post *p)
 {
 	if (p->inlined)
-		return send_inline;
+		return p->operation->opcode == IBV_WR_RDMA_WRITE ? write_inline : send_inline;
 	if (p->entries > 1)
 		return send_list;
 	switch (p->operation->opcode) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "world.h"
 #include <dlfcn.h>
+#include <unistd.h>
 #include "../../../efa-recorder/device.h"
 
 struct cq plain_cq, ex_cq;
@@ -16,14 +17,24 @@ static struct device *fake;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 
+/* The beginning of struct efadv_qp_init_attr, of which older headers have less. */
+struct srd_attr {
+	uint64_t comp_mask;
+	uint32_t driver_qp_type;
+	uint16_t flags;
+	uint8_t sl, reserved;
+};
+/* EFADV_QP_FLAGS_INLINE_WRITE */
+enum { INLINE_WRITE = 1 << 1 };
+
 /* The function of libefa.so.1, which is loaded before the program: rdma-core's or this project's. */
-static struct ibv_qp *create_srd(struct ibv_qp_init_attr_ex *attr)
+static struct ibv_qp *create_srd(struct ibv_qp_init_attr_ex *attr, bool inline_write)
 {
-	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
+	struct srd_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD, .flags = inline_write ? INLINE_WRITE : 0 };
 	void *function = dlsym(RTLD_DEFAULT, "efadv_create_qp_ex");
 
 	CHECK(function, "efadv_create_qp_ex");
-	return ((struct ibv_qp * (*)(struct ibv_context *, struct ibv_qp_init_attr_ex *, struct efadv_qp_init_attr *, uint32_t)) function)(
+	return ((struct ibv_qp * (*)(struct ibv_context *, struct ibv_qp_init_attr_ex *, struct srd_attr *, uint32_t)) function)(
 		context, attr, &efa, sizeof(efa));
 }
 
@@ -43,6 +54,20 @@ static void create_cq(struct cq *c, int extended)
 	c->entries = c->cq->cqe;
 	/* cq_entry_size of struct efa_ibv_create_cq. */
 	memcpy(&c->entry_size, fake->cq_request + 4, 4);
+}
+
+void create_event_cq(struct event_cq *e)
+{
+	e->channel = ibv_create_comp_channel(context);
+	CHECK(e->channel, "ibv_create_comp_channel");
+	e->cq = ibv_create_cq(context, CHUNK, NULL, e->channel, 0);
+	CHECK(e->cq, "ibv_create_cq");
+	e->fd = fake->channel;
+	e->handle = fake->cq_user_handle;
+}
+void make_event(const struct event_cq *e)
+{
+	CHECK(write(e->fd, &e->handle, sizeof(e->handle)) == sizeof(e->handle), "write");
 }
 
 static void to_state(struct ibv_qp *qp, int state)
@@ -73,14 +98,14 @@ void create_qp(struct qp *q, struct qp_kind k)
 	};
 
 	fake->next_qpn++;
-	q->qp = k.srd ? create_srd(&attr) : ibv_create_qp_ex(context, &attr);
+	q->qp = k.srd ? create_srd(&attr, k.inline_write) : ibv_create_qp_ex(context, &attr);
 	CHECK(q->qp, "create_qp");
 	q->ex = k.builders ? ibv_qp_to_qp_ex(q->qp) : NULL;
 	q->cq = k.cq;
 	/* rq_ring_size and sq_ring_size of struct efa_ibv_create_qp. */
 	memcpy(&q->receives_len, fake->qp_request + 4, 4);
 	memcpy(&q->sends_len, fake->qp_request + 8, 4);
-	q->entry_size = k.inlined > 32 ? 128 : 64;
+	q->entry_size = k.inlined > 32 || k.inline_write ? 128 : 64;
 	q->sends = fake->llq.at + LLQ_START;
 	q->receives = fake->rq.at;
 	print_area("combined", fake->llq);

@@ -26,7 +26,7 @@ struct qp {
 	struct cq *cq;
 };
 struct qp_kind {
-	bool srd;
+	bool srd, inline_write;
 	int entries, inlined;
 	uint64_t builders;
 	struct cq *cq;
@@ -37,6 +37,16 @@ extern struct qp srd, srd_of_ex, srd_sge2;
 extern struct ibv_ah *ah;
 extern struct ibv_mr *mr;
 extern uint8_t data[4096];
+
+/* A CQ with a channel, to which the fake kernel's side writes events. */
+struct event_cq {
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	int fd;
+	uint64_t handle;
+};
+void create_event_cq(struct event_cq *e);
+void make_event(const struct event_cq *e);
 
 void create_qp(struct qp *q, struct qp_kind k);
 

@@ -7,6 +7,7 @@ use crate::CHUNK;
 use crate::measure::print_area;
 use core::ffi::c_void;
 use core::ptr;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 use uverbs::{Context, Driver as _};
@@ -42,6 +43,10 @@ pub struct Fake {
     cq_bell: Area,
     qp_request: [u32; 16],
     cq_request: [u32; 16],
+    _request_lens: [u32; 2],
+    cq_user_handle: u64,
+    _events: u32,
+    channel: RawFd,
 }
 
 impl Fake {
@@ -56,6 +61,12 @@ impl Fake {
         // SAFETY: the preload library's variable begins with this layout and lives as long as the process. It is written in system
         // calls of this thread only, so not now.
         unsafe { ptr::read_volatile(Self::symbol()) }
+    }
+
+    /// Where the events of the last completion channel are written, and the last CQ in events.
+    pub fn events() -> (RawFd, u64) {
+        let Self { channel, cq_user_handle, .. } = Self::now();
+        (channel, cq_user_handle)
     }
 
     /// The next QP has another number.

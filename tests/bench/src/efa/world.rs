@@ -102,6 +102,8 @@ impl<T: Posts<Efa>, L: Face> Pair<T, L> {
 /// The objects of one locking.
 #[derive(Debug)]
 pub struct World<L: Face> {
+    /// The device.
+    pub context: Context<Efa>,
     /// The domain of the queues: a thread domain for exclusive ones.
     pub pd: ProtectionDomain<Efa>,
     /// The addresses that the requests name.
@@ -127,6 +129,6 @@ impl<L: Face> World<L> {
         };
         let cq = Cq::new(&context);
         let srd = |entries| RefCell::new(Pair::new(&pd, &cq, Wants { entries, ..Wants::default() }));
-        Self { srd: srd(1), srd2: srd(2), p: Places::new(&plain), cq: RefCell::new(cq), pd }
+        Self { srd: srd(1), srd2: srd(2), p: Places::new(&plain), cq: RefCell::new(cq), pd, context }
     }
 }
