@@ -16,8 +16,8 @@ use crate::sq::cursor::SqCursor;
 use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{
-    self, Alignment, Carries, Dest, Wr, Written, answer_of, dest_units, imm_or_key, is_local, max_units,
-    op_units, put_wqe, tso_args,
+    self, Alignment, Carries, Dest, Wr, Written, answer_of, check_op, dest_units, imm_or_key, is_local,
+    max_units, op_units, put_wqe, tso_args,
 };
 use crate::wqe::{
     CTRL_UNITS, Remote, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr,
@@ -33,10 +33,10 @@ use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Encoder {
-    pub(crate) fast: FastPathConsts,
-    pub(crate) kind: Kind,
     /// The functions that write nodes of C lists, by opcode.
     pub(crate) lists: &'static [NodeFns; OPCODES],
+    pub(crate) fast: FastPathConsts,
+    pub(crate) kind: Kind,
     /// The opcodes of the transport.
     ops: u32,
     builders: u32,
@@ -138,9 +138,12 @@ impl Encoder {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_fast(&self, view: SqView<'_>, cursor: &mut SqCursor, wr: &Wr<'_, Sge>) -> bool {
         let FastPathConsts { ctrl, limits, ops, .. } = &self.fast;
+        // The address is checked before anything is written: what is done with an error needs the whole WR, whose values are in registers
+        // until then. codegen: live
         takes_fast_path(*ops, wr)
             && cursor.has_room()
-            && put_wqe(view, cursor, ctrl, limits, wr, Alignment::Checked).is_ok()
+            && check_op(&wr.op, Alignment::Checked).is_ok()
+            && put_wqe(view, cursor, ctrl, limits, wr, Alignment::ByPeer).is_ok()
     }
 
     /// Calls [`push_cold`](Self::push_cold) with copies of cursor and WR. Latches an error.

@@ -298,6 +298,9 @@ mod tests {
             offset_of!(SendQueue, encoder.fast.ctrl) + CtrlConsts::USED,
         );
         assert!(first < end && end - first <= 5 * 64, "{first} to {end}");
+        // A list of one node reads the table of functions, too.
+        let lists = offset_of!(SendQueue, encoder.lists);
+        assert!((first..end).contains(&lists), "{lists}: not in {first} to {end}");
         // The lock is behind the addresses of the ring.
         let lock = size_of::<SendQueue>() - offset_of!(SendQueue, queue);
         assert!(lock <= 64, "{lock}");

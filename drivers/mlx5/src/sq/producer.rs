@@ -57,10 +57,10 @@ pub(crate) struct Producer {
     error: PostError,
     /// Whether the WQE at `at` must wait for a local operation before it.
     is_fenced: bool,
+    mode: Mode,
     published: Published,
     /// Contains the limit.
     access: QueueAccess,
-    mode: Mode,
 }
 
 /// What is published to the device, the doorbell record and the doorbell.

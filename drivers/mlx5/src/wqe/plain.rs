@@ -274,23 +274,27 @@ pub(crate) fn put_destination(units: &mut impl Units, to: &Dest<'_>) -> u32 {
     CTRL_UNITS + AV_UNITS
 }
 
-/// Writes the segments of the opcode from `unit` on; returns the next unit.
+/// Checks the address of an atomic.
 #[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) fn put_op(
-    units: &mut impl Units,
-    unit: u32,
-    op: &Op<'_, Remote>,
-    alignment: Alignment,
-) -> Result<u32, PostError> {
-    let Some(remote) = op.remote() else { return Ok(unit) };
-    units.put_unit(unit, remote.words());
-    let Some(operands) = operands(op) else { return Ok(unit + 1) };
+pub(crate) fn check_op(op: &Op<'_, Remote>, alignment: Alignment) -> Result<(), PostError> {
     // IBA 9.4.5: an atomic operates on 8 aligned bytes. The peer refuses any other address.
-    if alignment == Alignment::Checked && !remote.addr().is_multiple_of(8) {
+    if alignment == Alignment::Checked
+        && is_atomic(op.opcode())
+        && op.remote().is_some_and(|remote| !remote.addr().is_multiple_of(8))
+    {
         return Err(PostError::Misaligned);
     }
+    Ok(())
+}
+
+/// Writes the segments of the opcode from `unit` on; returns the next unit.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &Op<'_, Remote>) -> u32 {
+    let Some(remote) = op.remote() else { return unit };
+    units.put_unit(unit, remote.words());
+    let Some(operands) = operands(op) else { return unit + 1 };
     units.put_unit(unit + 1, operands);
-    Ok(unit + 2)
+    unit + 2
 }
 
 /// Writes the WQE of a WR, and moves the cursor past it. The caller has checked that the queue allows the WR's opcode,
@@ -311,7 +315,8 @@ pub(crate) fn put_wqe<E: SendEntry>(
     }
     let mut writer = WqeWriter::new(view, cursor.at);
     let unit = put_destination(&mut writer, &wr.to);
-    let unit = put_op(&mut writer, unit, &wr.op, alignment)?;
+    let unit = put_op(&mut writer, unit, &wr.op);
+    check_op(&wr.op, alignment)?;
     let answer = answer_of(&wr.op);
     let (units, carries) = match wr.data {
         Data::Inline(data) => (copy_inline(writer, unit, limits, &data)?, Carries::Inline),
@@ -403,9 +408,10 @@ pub(crate) fn block<E: SendEntry>(
         return None;
     }
     let words = one_entry(answer_of(&wr.op), entry)?;
+    check_op(&wr.op, alignment).ok()?;
     let mut block = [0; 8];
     let unit = put_destination(&mut block, &wr.to);
-    let unit = put_op(&mut block, unit, &wr.op, alignment).ok()?;
+    let unit = put_op(&mut block, unit, &wr.op);
     block.put_unit(unit, words);
     block[1] = consts.second(wr.flags, imm_or_key(&wr.op));
     Some((block, unit + 1))

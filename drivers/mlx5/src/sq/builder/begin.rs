@@ -5,7 +5,7 @@ use super::session::{Current, CurrentState, Setters, SlowPathFlags};
 use crate::sq::SendQueue;
 use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::record_end;
-use crate::wqe::plain::{Alignment, Carries, Written, imm_or_key, is_local, op_units, put_op, tso_args};
+use crate::wqe::plain::{Carries, Written, imm_or_key, is_local, op_units, put_op, tso_args};
 use crate::wqe::{AV_UNITS, CTRL_UNITS, Remote, WqeWriter, eth};
 use core::sync::atomic::Ordering;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
@@ -66,12 +66,9 @@ impl SendQueue {
         let mut writer = WqeWriter::new(view, place);
         writer.put_ctrl0(ctrl0.to_be());
         writer.put_ctrl1(encoder.fast.ctrl.second(head.flags, imm_or_key(op)));
-        let result = put_op(&mut writer, unit, op, Alignment::ByPeer);
+        put_op(&mut writer, unit, op);
         view.record(place).wr_id.store(head.wr_id, Ordering::Relaxed);
         record_end(view, place, count, written);
-        if let Err(error) = result {
-            session.fail(error);
-        }
     }
 
     /// [`begin_at`](Self::begin_at) for a queue whose WRs have a destination.
@@ -180,7 +177,7 @@ impl SendQueue {
         match op {
             Op::Tso(args) => drop(eth::put_tso(writer, csum, *args)?),
             _ if is_frame => {}
-            _ => drop(put_op(&mut writer, CTRL_UNITS + address_units, op, Alignment::ByPeer)?),
+            _ => _ = put_op(&mut writer, CTRL_UNITS + address_units, op),
         }
         let flag_if = |which, flag| if which { flag } else { SlowPathFlags::empty() };
         let slow = SlowPathFlags::LONG
