@@ -36,4 +36,6 @@ mod object;
 mod recent;
 #[cfg(feature = "hca")]
 mod software;
+#[cfg(feature = "hca")]
+mod software_cm;
 mod verbs;

@@ -119,6 +119,7 @@ fn make() -> Outcome<Vec<Device>> {
         for i in 0..count.min(MAX) {
             devices.push(device(i)?);
         }
+        crate::software_cm::attach();
         if !addresses.is_empty() {
             flush_at_exit(&fabric)?;
         }

@@ -90,7 +90,7 @@ impl RdmaCmFd {
 
 /// What follows the struct of a command, or where the kernel finds the room for its answer.
 #[derive(Clone, Copy)]
-enum Pointer {
+pub(super) enum Pointer {
     /// The command has no address.
     None,
     /// The answer's address is at this offset.
@@ -101,7 +101,7 @@ enum Pointer {
 
 /// The bytes of a command's struct, and its address. Only of commands that are known: an unknown one could have an address
 /// elsewhere.
-fn layout(cmd: u32) -> Option<(usize, Pointer)> {
+pub(super) fn layout(cmd: u32) -> Option<(usize, Pointer)> {
     use Pointer::{Answer, None as No, Value};
     macro_rules! at {
         ($name:ident.$field:ident) => {
@@ -221,11 +221,11 @@ impl CmPort for RdmaCmFd {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_RESOLVE_IP, RDMA_USER_CM_CMD_WRITE_CM_EVENT};
 
-    fn encoded(cmd: u32, input: &[u8], output: &mut [u8]) -> Result<Vec<u8>, Errno> {
+    pub(in crate::kernel) fn encoded(cmd: u32, input: &[u8], output: &mut [u8]) -> Result<Vec<u8>, Errno> {
         encode(cmd, input, output, &mut [0; LONGEST]).map(<[u8]>::to_vec)
     }
 

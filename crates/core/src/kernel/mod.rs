@@ -19,6 +19,7 @@
 #![expect(unsafe_code)]
 
 mod cm;
+mod cm_written;
 mod command;
 mod doorbell;
 mod fd;
@@ -40,6 +41,7 @@ mod watch;
 mod write;
 
 pub use cm::{CmPort, RdmaCmFd};
+pub use cm_written::run_written;
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
