@@ -7,12 +7,19 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use uverbs_hca::decode::{Op, QueueKind, Request, Segment, recv_wqe, send_wqe};
+use uverbs_hca::decode::{Entries, Op, QueueKind, Request, Segment, Umr, recv_wqe, send_wqe};
 
 const VECTORS: &str = "../../tests/vectors/mlx5-vectors.jsonl.gz";
 
+/// Work requests for indirect keys.
+const MKEYS: &str = "../../tests/vectors/mlx5-mkeys.jsonl.gz";
+
 fn cases() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(VECTORS);
+    read(VECTORS)
+}
+
+fn read(file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let mut text = String::new();
     GzDecoder::new(File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -112,7 +119,7 @@ fn compare(name: &str, wr: &Value, got: &Request, sig_all: bool) {
     }
 }
 
-fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
+fn window(name: &str, wr: &Value, umr: &Umr) {
     if wr["opcode"] == "LOCAL_INV" {
         assert_eq!(u64::from(umr.mkey), number(&wr["invalidate_rkey"]), "{name}");
         assert!(umr.free && umr.check_qpn && umr.first().is_none(), "{name}: {umr:?}");
@@ -166,6 +173,42 @@ fn every_send_wqe_decodes_to_its_request() {
         }
     }
     assert!(wqes > 4000 && compared > 1500, "{wqes} WQEs, {compared} compared, {misplaced} misplaced");
+}
+
+#[test]
+fn work_requests_for_indirect_keys_decode() {
+    let (mut umrs, mut lists, mut signatures, mut values) = (0, 0, 0, 0);
+    for case in read(MKEYS) {
+        let name = format!("{} {}", case["id"], case["name"]);
+        let keys: Vec<u64> = list(&case, "mkeys").iter().map(|key| number(&key["lkey"])).collect();
+        for wqe in list(&case, "steps").iter().flat_map(|step| list(step, "wqes")) {
+            let [got, stale] = ["00", "ff"].map(|fill| {
+                let bytes = bytes(wqe["hex"].as_str().unwrap(), fill);
+                send_wqe(QueueKind::Rc, &bytes).unwrap_or_else(|e| panic!("{name}, {fill}: {e}"))
+            });
+            assert_eq!((got.index, &got.op), (stale.index, &stale.op), "{name}");
+            assert_eq!(u64::from(got.index), number(&wqe["idx"]), "{name}");
+            match &got.op {
+                Op::Umr(umr) => {
+                    assert!(keys.contains(&umr.mkey.into()), "{name}: {umr:?}");
+                    // The tag stays that of the key.
+                    assert!(umr.mask & Umr::MASK_KEY != 0 && umr.variant == 0 && !umr.free, "{name}");
+                    umrs += 1;
+                    lists += u32::from(matches!(&umr.entries, Entries::Inline(_)));
+                    signatures += u32::from(umr.bsf.is_some());
+                }
+                Op::SetPsv(psv) => {
+                    // Of each key with a signature, two numbers from 0xa11 on.
+                    assert!((0xa11..0xa15).contains(&psv.index), "{name}: {psv:?}");
+                    values += 1;
+                }
+                Op::Write { rkey: 0x99, .. } => {}
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+    let counts = (umrs, lists, signatures, values);
+    assert!(umrs > 1000 && lists > 400 && signatures > 500 && values > 700, "{counts:?}");
 }
 
 #[test]

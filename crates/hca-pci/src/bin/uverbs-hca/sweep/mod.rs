@@ -9,11 +9,13 @@ mod table;
 mod tests;
 
 use anyhow::{Context as _, Result, ensure};
+use core::hash::BuildHasher;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use plan::{Kind, Trial};
 use run::{Outcome, Program, Ran};
+use std::hash::RandomState;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,9 +63,9 @@ pub(crate) struct Args {
     /// Further runs, with random scripts of several rules, which are shortened if they fail
     #[arg(long, value_name = "N", default_value_t = 0)]
     random: u32,
-    /// Seed of the random scripts
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// Seed of the random scripts; without it, one is drawn. The report has it
+    #[arg(long, value_name = "N", requires = "random")]
+    seed: Option<u64>,
     /// Writes the report to a file, too
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -102,15 +104,26 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         let script: Script = text.parse().with_context(|| path.display().to_string())?;
         let trial = Trial { kind: Kind::Script, name: "script".into(), script };
         let ran = run_trial(&program, &first, &trial)?;
-        return finish(args, &first, vec![(trial, ran)]);
+        return finish(args, &first, vec![(trial, ran)], "");
     }
     let mut trials = plan::trials(&first, args.most);
     trials.retain(|trial| {
         args.only.is_empty() || args.only.iter().any(|part| trial.name.contains(part.as_str()))
     });
-    trials.extend(plan::random(&first, args.random, args.seed));
+    let seed = args.seed.unwrap_or_else(drawn);
+    trials.extend(plan::random(&first, args.random, seed));
     let results = run_all(args, &program, &first, trials)?;
-    finish(args, &first, results)
+    let note = match args.random {
+        0 => String::new(),
+        count => format!("\nThe random scripts are those of --random {count} --seed {seed}.\n"),
+    };
+    finish(args, &first, results, &note)
+}
+
+/// A seed that differs from run to run.
+fn drawn() -> u64 {
+    // The keys of the map's hash are random.
+    BuildHasher::hash_one(&RandomState::new(), std::process::id()) >> 32
 }
 
 /// A run of a trial; a script of several rules that fails is shortened.
@@ -177,9 +190,10 @@ fn taken<T>(all: Mutex<Vec<T>>) -> Vec<T> {
     all.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Prints the report.
-fn finish(args: &Args, first: &Ran, results: Vec<(Trial, (Script, Ran))>) -> Result<ExitCode> {
-    let (text, findings) = table::report(first, &results);
+/// Prints the report, with a note behind it.
+fn finish(args: &Args, first: &Ran, results: Vec<(Trial, (Script, Ran))>, note: &str) -> Result<ExitCode> {
+    let (mut text, findings) = table::report(first, &results);
+    text.push_str(note);
     print!("{text}");
     if let Some(path) = &args.report {
         std::fs::write(path, &text).with_context(|| format!("cannot write {}", path.display()))?;

@@ -296,6 +296,8 @@ fn outcome(status: ExitStatus) -> Outcome {
             Outcome::Crash(code - SHELL)
         }
         (Some(code), _) => Outcome::Error(code),
+        // It has written to a connection that its peer has closed.
+        (None, Some(signal)) if signal == Signal::SIGPIPE as i32 => Outcome::Error(SHELL + signal),
         (None, signal) => Outcome::Crash(signal.unwrap_or_default()),
     }
 }

@@ -33,6 +33,7 @@ fn each_end_of_a_program_is_told_from_the_others() {
     assert_eq!(shell("exit 0", None, LONG).outcome, Outcome::Ok);
     assert_eq!(shell("exit 3", None, LONG).outcome, Outcome::Error(3));
     assert_eq!(shell("kill -SEGV $$", None, LONG).outcome, Outcome::Crash(11));
+    assert_eq!(shell("kill -PIPE $$", None, LONG).outcome, Outcome::Error(141));
     // A crash that a shell reports.
     assert_eq!(shell("exit 134", None, LONG).outcome, Outcome::Crash(6));
     let start = Instant::now();
