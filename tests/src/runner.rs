@@ -53,9 +53,7 @@ impl Test {
         let label = name.to_owned();
         Self { trial: Trial::test(name, move || limited(&label, limit, test)) }
     }
-}
 
-impl Test {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

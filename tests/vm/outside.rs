@@ -155,7 +155,9 @@ impl Programs {
         let [_, output] = both(&mut server, client.arg(host), self.port)?;
         ensure!(output.contains(self.says) && !output.contains("invalid data"), "{output}");
         let after = [counter(RXE.0, "sent_pkts")?, counter(RXE.0, "rcvd_pkts")?];
-        ensure!(after[0] >= before[0] + 50 && after[1] >= before[1] + 50, "packets: {before:?}, {after:?}");
+        let [sent, received] = [0, 1].map(|i| after[i] - before[i]);
+        // Requests that arrive together have one acknowledgement.
+        ensure!(sent + received >= 100 && sent.min(received) >= 5, "packets of rxe: {before:?}, {after:?}");
         if !self.netem.is_empty() {
             Link::netem("")?;
         }
