@@ -68,6 +68,8 @@ pub(super) struct Ident {
     pub(super) ack_timeout: Option<u8>,
     /// How many events were read.
     pub(super) reported: u32,
+    /// The message that ends its wait for the answer to a DREQ.
+    pub(super) wait: Option<(u64, u64)>,
 }
 
 /// A membership in a group.

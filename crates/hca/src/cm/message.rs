@@ -91,8 +91,25 @@ pub(super) enum Body {
 impl Cm {
     /// Queues something that happens at this host after a time.
     pub(super) fn later(&mut self, now: u64, after: u64, ident: u32, body: Body) {
+        self.queue(now, after, ident, body);
+    }
+
+    /// As [`later`](Self::later); returns its place among the messages.
+    fn queue(&mut self, now: u64, after: u64, ident: u32, body: Body) -> (u64, u64) {
         self.sequence += 1;
-        self.messages.insert((now.saturating_add(after), self.sequence), Message { ident, body });
+        let place = (now.saturating_add(after), self.sequence);
+        self.messages.insert(place, Message { ident, body });
+        place
+    }
+
+    /// Waits for the answer to a DREQ, which is the program's at the other end. Without one the connection ends when no repetition was
+    /// answered (`IB_CM_DREQ_ERROR` of `cma_ib_handler()`).
+    pub(super) fn await_answer(&mut self, now: u64, number: u32) {
+        let ended = Body::Event(RDMA_CM_EVENT_DISCONNECTED, -Errno::ETIMEDOUT.raw());
+        let place = self.queue(now, TRIES * REPEAT, number, ended);
+        if let Some(ident) = self.idents.get_mut(&number) {
+            ident.wait = Some(place);
+        }
     }
 
     /// Sends a message from an identifier to the host of an address. It is sent until it arrives.
@@ -237,6 +254,7 @@ impl Cm {
                         return;
                     }
                     RDMA_CM_EVENT_UNREACHABLE => self.set_state(number, State::Closed),
+                    RDMA_CM_EVENT_DISCONNECTED => self.wait_in_timewait(call.now, number),
                     _ => {}
                 }
                 self.plain_event(number, event, status);
@@ -362,8 +380,10 @@ impl Cm {
     }
 
     pub(super) fn set_state(&mut self, number: u32, state: State) {
-        if let Some(ident) = self.idents.get_mut(&number) {
-            ident.state = state;
+        let Some(ident) = self.idents.get_mut(&number) else { return };
+        ident.state = state;
+        if let Some(place) = ident.wait.take() {
+            self.messages.remove(&place);
         }
     }
 

@@ -194,6 +194,9 @@ impl Cm {
 
     fn remove_ident(&mut self, number: u32) -> Option<Ident> {
         let ident = self.idents.remove(&number)?;
+        if let Some(place) = ident.wait {
+            self.messages.remove(&place);
+        }
         self.of_channels.remove(&(ident.channel, number));
         if let Some(peer) = ident.peer {
             self.of_peers.remove(&(peer, number));

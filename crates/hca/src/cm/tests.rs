@@ -7,8 +7,9 @@ use nix::libc::{AF_INET, EADDRNOTAVAIL};
 use nix::time::{ClockId, clock_gettime};
 use uverbs_uapi::be::{Be16, Be32};
 use uverbs_uapi::rdma_cm::{
-    RDMA_PS_TCP, RDMA_USER_CM_CMD_BIND, RDMA_USER_CM_CMD_CREATE_ID, RDMA_USER_CM_CMD_DESTROY_ID,
-    RDMA_USER_CM_CMD_LISTEN, rdma_ucm_bind, rdma_ucm_create_id, rdma_ucm_destroy_id, rdma_ucm_listen,
+    RDMA_CM_EVENT_DISCONNECTED, RDMA_PS_TCP, RDMA_USER_CM_CMD_BIND, RDMA_USER_CM_CMD_CREATE_ID,
+    RDMA_USER_CM_CMD_DESTROY_ID, RDMA_USER_CM_CMD_DISCONNECT, RDMA_USER_CM_CMD_LISTEN, rdma_ucm_bind,
+    rdma_ucm_create_id, rdma_ucm_destroy_id, rdma_ucm_disconnect, rdma_ucm_listen,
 };
 use uverbs_uapi::rxe::sockaddr_in;
 use zerocopy::{Immutable, IntoBytes};
@@ -115,4 +116,65 @@ fn ports_that_run_out_are_an_error() {
     let cm = &bed.cm;
     assert!(cm.idents.is_empty() && cm.of_channels.is_empty() && cm.of_ports.is_empty());
     assert!(cm.of_peers.is_empty() && cm.of_fds.is_empty() && cm.of_idents.is_empty());
+}
+
+/// A connection on one host.
+fn connected(bed: &mut Bed) -> (u32, u32) {
+    let (a, b) = (bed.create(), bed.create());
+    for (id, peer) in [(a, b), (b, a)] {
+        bed.bind(id, 0).unwrap();
+        let ident = bed.cm.idents.get_mut(&id).unwrap();
+        (ident.state, ident.has_device) = (State::Connected, true);
+        ident.remote = Some("10.77.0.1:7".parse().unwrap());
+        bed.cm.set_peer(id, peer);
+    }
+    (a, b)
+}
+
+/// Lets all messages of the next `time` ns arrive.
+fn pass(bed: &mut Bed, time: u64) {
+    while let Some(entry) = bed.cm.messages.first_entry().filter(|entry| entry.key().0 <= time) {
+        let now = entry.key().0;
+        let message = entry.remove();
+        let mut call = Call { net: &mut bed.net, now, host: 0, channel: bed.channel };
+        bed.cm.receive(&mut call, message);
+    }
+}
+
+/// The statuses of the events of an identifier that say that it is disconnected.
+fn disconnected(bed: &Bed, id: u32) -> Vec<i32> {
+    let events = &bed.cm.channels[&bed.channel].events;
+    let of = events.iter().filter(|e| e.owner == id && e.event.event == RDMA_CM_EVENT_DISCONNECTED);
+    of.map(|e| e.event.status.cast_signed()).collect()
+}
+
+/// A sweep has found that a program which disconnects waited for ever for a peer that does not.
+#[test]
+fn a_disconnection_without_an_answer_ends_with_its_repetitions() {
+    const MINUTES: u64 = 120_000_000_000;
+    let mut bed = Bed::new();
+    let disconnect = |bed: &mut Bed, id| {
+        bed.run(RDMA_USER_CM_CMD_DISCONNECT, &rdma_ucm_disconnect { id, ..Default::default() }).unwrap()
+    };
+    let (a, b) = connected(&mut bed);
+    disconnect(&mut bed, a);
+    pass(&mut bed, 1_000_000_000);
+    assert_eq!((disconnected(&bed, a), disconnected(&bed, b)), (vec![], vec![0]));
+    pass(&mut bed, MINUTES);
+    assert_eq!(disconnected(&bed, a), [-Errno::ETIMEDOUT.raw()]);
+    assert!(bed.cm.idents[&a].state == State::Closed && bed.cm.messages.is_empty());
+
+    // With an answer, or after the end of the identifier, nothing is left of the wait.
+    let (a, b) = connected(&mut bed);
+    disconnect(&mut bed, a);
+    pass(&mut bed, 1_000_000_000);
+    disconnect(&mut bed, b);
+    pass(&mut bed, 1_000_000_000);
+    assert_eq!((disconnected(&bed, a), disconnected(&bed, b)), (vec![0], vec![0]));
+    assert!(bed.cm.messages.is_empty());
+    let (a, _) = connected(&mut bed);
+    disconnect(&mut bed, a);
+    bed.destroy(a);
+    pass(&mut bed, 1_000_000_000);
+    assert!(bed.cm.messages.is_empty());
 }
