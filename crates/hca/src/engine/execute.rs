@@ -188,7 +188,9 @@ impl Device {
                 self.owe(qp, resp, packet);
             }
             Body::Send { .. } | Body::Write { .. } => {
-                reply(cx, qp, packet, (psn_add(resp.expected, PSN), resp.msn), Body::Ack);
+                // As in `acknowledge`.
+                let psn = if is_outside(cx, packet) { packet.psn } else { psn_add(resp.expected, PSN) };
+                reply(cx, qp, packet, (psn, resp.msn), Body::Ack);
             }
             _ => {}
         }
@@ -233,7 +235,11 @@ impl Device {
 
     /// An acknowledgement is due, and is sent when no other packet is.
     fn owe(&mut self, qp: &Qp, resp: &mut Responder, packet: &Packet) {
-        if resp.due.replace((packet.from, packet.src_qpn)).is_none() {
+        let is_first = resp.due.replace((packet.from, packet.src_qpn)).is_none();
+        if is_first || psn_diff(packet.psn, resp.due_psn) > 0 {
+            resp.due_psn = packet.psn;
+        }
+        if is_first {
             self.unacknowledged.push(qp.qpn);
         }
     }
@@ -244,12 +250,18 @@ impl Device {
         for qpn in queues.drain(..) {
             self.with_qp(cx, qpn, |_, cx, qp| {
                 let Some((to, dest_qpn)) = qp.resp.due.take() else { return };
+                // A read or an atomic behind the requests has an answer of its own, which may be lost. Linux' rxe takes an acknowledgement
+                // with the number of such a request for its answer (`check_ack()` in rxe_comp.c), and completes it without data.
+                let psn = match outside_slot(cx) == Some(to) {
+                    true => qp.resp.due_psn,
+                    false => psn_add(qp.resp.expected, PSN),
+                };
                 let packet = Packet {
                     from: cx.me,
                     transport: qp.kind.transport(),
                     src_qpn: qp.qpn,
                     dest_qpn,
-                    psn: psn_add(qp.resp.expected, PSN),
+                    psn,
                     ack: false,
                     solicited: false,
                     srqn: 0,
@@ -628,7 +640,12 @@ fn acknowledges_together(cx: &Port<'_>, qp: &Qp) -> bool {
 
 /// Whether a packet comes from a device outside of the fabric.
 fn is_outside(cx: &Port<'_>, packet: &Packet) -> bool {
-    cx.address().and_then(|port| port.outside).is_some_and(|outside| outside.slot == packet.from)
+    outside_slot(cx) == Some(packet.from)
+}
+
+/// The slot of the devices outside of the fabric.
+fn outside_slot(cx: &Port<'_>) -> Option<usize> {
+    Some(cx.address()?.outside?.slot)
 }
 
 /// The LID that a packet on InfiniBand comes from. UCX sends its answers on DC to it.

@@ -41,6 +41,8 @@ pub(crate) struct Responder {
     pub(super) atomics: VecDeque<(u32, u64)>,
     /// Requests were executed that are not acknowledged yet: the device and QP of the requester.
     pub(super) due: Option<(usize, u32)>,
+    /// The last packet that such an acknowledgement is for.
+    pub(super) due_psn: u32,
     /// The DC session that it serves.
     pub(super) session: u32,
     /// The session failed without an answer: its packets are dropped.

@@ -231,6 +231,37 @@ fn a_silent_peer_has_more_time_with_each_repetition() {
     assert_eq!((sent, one.udp_stat().unwrap().sent), (4, 4));
 }
 
+/// An acknowledgement of a repeated SEND is not one of the atomic behind it, whose answer may have been lost.
+#[test]
+fn no_acknowledgement_has_the_number_of_an_atomic() {
+    let (here, there) = (address(), address());
+    let one = hca(here);
+    let mut a = End::new(&one, QpKind::Rc);
+    connect(&a, 5, there);
+    a.recv(0, 100);
+    let peer = UdpSocket::bind((there, 4791)).unwrap();
+    let add = Body::Atomic { addr: BASE + 8, rkey: a.key, op: Atomic::FetchAdd(1) };
+    let all = [(0, send(vec![1; 8])), (1, add), (0, send(vec![1; 8]))];
+    let all = all.map(|(psn, body)| bytes(there, here, 4791, a.qpn, psn, body));
+    // They arrive together: no other thread has the lock meanwhile.
+    on(&one, |_, _| {
+        all.iter().for_each(|bytes| assert!(peer.send_to(bytes, (here, 4791)).is_ok()));
+        std::thread::sleep(Duration::from_millis(3));
+    });
+    within(LIMIT, || (one.udp_stat().unwrap().received == 3).then_some(()));
+    peer.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut answers = Vec::new();
+    let mut buffer = [0; 100];
+    while let Ok(len) = peer.recv(&mut buffer) {
+        // Opcode and sequence number of the base transport header.
+        answers.push((buffer[0], buffer[11]));
+        assert!(len > 12);
+    }
+    // Acknowledge is 17, ATOMIC Acknowledge 18.
+    assert!(answers.contains(&(0x12, 1)), "{answers:x?}");
+    assert!(answers.contains(&(0x11, 0)) && !answers.contains(&(0x11, 1)), "{answers:x?}");
+}
+
 fn any_body() -> impl Strategy<Value = Body> {
     let data = || prop_oneof![Just(256), Just(0), 0..300_usize].prop_map(|n| vec![7; n]);
     prop_oneof![
