@@ -17,13 +17,13 @@ use libfuzzer_sys::fuzz_target;
 use std::net::UdpSocket;
 use std::time::Instant;
 use uverbs::attr::{AccessFlags, Gid, Mtu, QpCap};
-use uverbs::provider::{Op, RemoteAddr};
+use uverbs::provider::{Completion as _, Op, RemoteAddr};
 use uverbs::qp::transport::Sends;
 use uverbs::raw::{Cq, Qp};
 use uverbs::wr::Sge;
 use uverbs::{
-    ConnectAttr, Context, Endpoint, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared, Uc,
-    Ud,
+    ConnectAttr, Context, Endpoint, Exclusive, Exposed, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
+    Uc, Ud,
 };
 use uverbs_hca::{Fabric, Hca};
 use uverbs_mlx5::Mlx5;
@@ -117,14 +117,17 @@ impl<T: Typed<Mlx5>> Queue<T> {
         qp.control.init(attr).expect("INIT");
         let here = qp.control.endpoint(psn, attr).expect("an endpoint");
         let gid = Gid(bed.peer.gid);
-        qp.control.connect(&here, &Endpoint { qp_num: 5, psn, gid, ..Endpoint::default() }, attr).expect("RTS");
+        qp.control
+            .connect(&here, &Endpoint { qp_num: 5, psn, gid, ..Endpoint::default() }, attr)
+            .expect("RTS");
         Self { qp, cq }
     }
 
     /// Posts a request; it may be refused.
     fn post(&mut self, op: Op<'static>, sges: &[Sge]) {
         // SAFETY: see above.
-        let _ = unsafe { verbs::post(self.qp.sq_mut(), Face::Single, &[Req::new(1, op).signaled().sges(sges)]) };
+        let _ =
+            unsafe { verbs::post(self.qp.sq_mut(), Face::Single, &[Req::new(1, op).signaled().sges(sges)]) };
     }
 
     fn recv(&mut self, sge: Sge) {
@@ -135,7 +138,12 @@ impl<T: Typed<Mlx5>> Queue<T> {
 
     fn poll(&self) -> usize {
         let mut ok = 0;
-        while self.cq.poll_each(16, |c| ok += usize::from(c.to_wc().status.is_success())).expect("completions") > 0 {}
+        while self
+            .cq
+            .poll_each(16, |c| ok += usize::from(c.to_wc().status.is_success()))
+            .expect("completions")
+            > 0
+        {}
         ok
     }
 }
@@ -189,15 +197,12 @@ impl Bed {
     }
 
     fn run(&mut self, input: &Input<'_>) {
-        let attr = ConnectAttr {
-            sgid_index: Some(1),
-            path_mtu: Some(Mtu::MTU_256),
-            access: AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC,
-            retry_cnt: input.retry_cnt & 7,
-            min_rnr_timer: input.rnr_timer & 31,
-            qkey: QKEY,
-            ..ConnectAttr::default()
-        };
+        let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+        let attr = connect_attr()
+            .access(remote)
+            .retry_cnt(input.retry_cnt & 7)
+            .min_rnr_timer(input.rnr_timer & 31)
+            .qkey(QKEY);
         let psn = input.psn & 0xff_ffff;
         let mut rc = Queue::<Rc>::new(self, &attr, psn);
         let mut uc = Queue::<Uc>::new(self, &attr, psn);
@@ -243,7 +248,7 @@ impl Bed {
 
     /// Another connection of the device, with itself.
     fn works(&self) {
-        let attr = ConnectAttr { sgid_index: Some(1), path_mtu: Some(Mtu::MTU_256), ..ConnectAttr::default() };
+        let attr = connect_attr();
         let cq = self.context.create_cq(8, None).expect("a CQ");
         let qp = || self.pd.raw_qp::<Rc>().cq(&cq).cap(QpCap::new(4, 4)).create().expect("a QP");
         let mut both = [qp(), qp()];
@@ -255,7 +260,8 @@ impl Bed {
         both[1].control.connect(&ends[1], &ends[0], &attr).expect("RTS");
         let sge = Sge { addr: self.shared.addr(), length: 1000, lkey: self.shared.lkey() };
         // SAFETY: see above.
-        unsafe { Exclusive::recv_batch(both[1].rq_mut().expect("a queue"), &[(1, &[sge][..])]) }.expect("a receive");
+        unsafe { Exclusive::recv_batch(both[1].rq_mut().expect("a queue"), &[(1, &[sge][..])]) }
+            .expect("a receive");
         let req = Req::new(2, Op::Send).signaled();
         let sges = [sge];
         // SAFETY: see above.
@@ -302,11 +308,13 @@ impl Bed {
     }
 
     fn send(&mut self, datagram: &Datagram<'_>, numbers: &[u32; 4], psn: u32) {
-        let (Datagram::Bytes { is_peer, .. } | Datagram::Framed { is_peer, .. } | Datagram::Packet { is_peer, .. }) =
-            *datagram;
+        let (Datagram::Bytes { is_peer, .. }
+        | Datagram::Framed { is_peer, .. }
+        | Datagram::Packet { is_peer, .. }) = *datagram;
         let from = if is_peer { &self.peer } else { &self.stranger };
         let net = datagram::route(&self.grh(from.gid, self.ip.to_ipv6_mapped().octets()), from.port);
-        let number = |to: &To| (numbers[usize::from(to.qp) % 4], psn.wrapping_add_signed(to.psn.into()) & 0xff_ffff);
+        let number =
+            |to: &To| (numbers[usize::from(to.qp) % 4], psn.wrapping_add_signed(to.psn.into()) & 0xff_ffff);
         let bytes = match datagram {
             Datagram::Bytes { bytes, .. } => bytes.to_vec(),
             Datagram::Framed { to, bytes, .. } => {
@@ -356,7 +364,9 @@ impl Bed {
         };
         let word = fields.numbers as u32;
         let headers = Headers {
-            deth: has.deth.then_some(Deth { qkey: if bit(3) { QKEY } else { word }, src_qpn: word & 0xff_ffff }),
+            deth: has
+                .deth
+                .then_some(Deth { qkey: if bit(3) { QKEY } else { word }, src_qpn: word & 0xff_ffff }),
             xrc_srqn: has.xrceth.then_some(word & 0xff_ffff),
             reth: has.reth.then_some(Reth { addr, rkey, len }),
             atomic: has.atomic.then_some(AtomicEth { addr, rkey, swap_add: fields.numbers, compare: 0 }),
@@ -377,6 +387,11 @@ impl Bed {
         let len = if bit(2) { 256 } else { usize::from(fields.cut) % 5000 };
         Some(Packet { bth, headers, payload: vec![fields.payload; len] })
     }
+}
+
+/// The attributes of connections by the address of the socket.
+fn connect_attr() -> ConnectAttr {
+    ConnectAttr::new().sgid_index(Some(1)).path_mtu(Mtu::MTU_256)
 }
 
 thread_local! {
