@@ -8,10 +8,11 @@
 // UNSAFETY: memory is leaked, consists of atomics, and stays registered as long as the test runs.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, GlobalRoute, QpAttr, QpAttrMask as M, QpInitAttr, QpState, QpType,
     SendOpsFlags,

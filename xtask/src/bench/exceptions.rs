@@ -466,6 +466,46 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         share: 0.97,
         reason: SEVERAL,
     },
+    Exception {
+        what: "EFA: request for an event",
+        face: Face::Abi,
+        names: &["efa arm"],
+        batches: ONE,
+        share: 2.45,
+        reason: EFA_ARM,
+    },
+    Exception {
+        what: "EFA: request for an event",
+        face: Face::Typed,
+        names: &["efa arm"],
+        batches: ONE,
+        share: 2.25,
+        reason: EFA_ARM,
+    },
+    Exception {
+        what: "EFA: event and the next request",
+        face: Face::Abi,
+        names: &["efa event"],
+        batches: ONE,
+        share: 1.4,
+        reason: EVENT,
+    },
+    Exception {
+        what: "EFA: event and the next request",
+        face: Face::Typed,
+        names: &["efa event"],
+        batches: ONE,
+        share: 1.1,
+        reason: EVENT,
+    },
+    Exception {
+        what: "EFA: entries of 128 bytes: `wr_*` srd write inline32, x1",
+        face: Face::Abi,
+        names: &["wr srd write inline32"],
+        batches: ONE,
+        share: 0.97,
+        reason: EFA_WIDE,
+    },
 ];
 
 const INLINE: &str = "the records of the WQE's blocks are marked, so that a completion that names one of them is refused; the copy \
@@ -486,6 +526,8 @@ const ARM: &str = "the request enters the queue as a poll does, so that a resize
 const EVENT: &str = "the channel, the CQ and the number of the event are looked up, \
     so that a destroyed or changed one is found; libmlx5 uses the pointers and the kernel's number as they are";
 
+const EFA_ARM: &str = "the request enters the queue as a poll does, so that a destruction, a removal or a fork(2) at the same time is \
+    safe; libefa only stores to the doorbell";
 const EFA_POLL: &str = "the poll enters and leaves the queue for each completion, so that its callback may destroy or reset a QP; \
     the number of a completion is compared with those that the device has; libefa does neither";
 const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe, and libefa, which has no thread \
