@@ -68,7 +68,10 @@ fn main() {
     let mut ends = Vec::new();
     measure("devices", devices, |index| ends.push(End::new(&fabric, index)));
     let with_devices = resident();
-    println!("memory: {} KiB for each device with a context, a CQ and a region", (with_devices - before) / devices as u64);
+    println!(
+        "memory: {} KiB for each device with a context, a CQ and a region",
+        (with_devices - before) / devices as u64
+    );
     measure("QPs", all, |i| {
         let end = &mut ends[i / per_device];
         let qp = end.pd.raw_qp::<Rc>().cq(&end.cq).cap(QpCap::new(1, 1)).create();
@@ -94,7 +97,10 @@ fn main() {
         list.complete().unwrap_or_else(ok);
         let mut left = 1;
         while left > 0 {
-            left -= end.cq.poll_each(1, |wc| assert!(wc.status().ok().is_ok(), "a failed request")).unwrap_or_else(ok);
+            left -= end
+                .cq
+                .poll_each(1, |wc| assert!(wc.status().ok().is_ok(), "a failed request"))
+                .unwrap_or_else(ok);
         }
     });
     println!("memory: {} MiB resident", resident() >> 10);
