@@ -203,6 +203,7 @@ const PROGRAMS: &[&str] = &[
     "loopback",
     "make",
     "modprobe",
+    "python3",
     "qemu-system-x86_64",
     "rdma",
     "rustup",

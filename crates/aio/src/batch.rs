@@ -7,8 +7,9 @@
 
 use crate::destination::{Addressed, To};
 use crate::error::Result;
+use crate::item::Data;
 use crate::pair::Qp;
-use crate::parts::{Buffers, Data, Parts};
+use crate::parts::{Buffers, Parts};
 use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;

@@ -85,6 +85,8 @@ mod fair_queue;
 mod fd_waits;
 #[cfg(not(loom))]
 mod inbox;
+#[cfg(not(loom))]
+mod item;
 #[cfg_attr(loom, expect(dead_code, reason = "its user is not built"))]
 mod leader;
 #[cfg(not(loom))]

@@ -8,6 +8,7 @@
 use crate::destination::To;
 use crate::error::{Error, Result};
 use crate::fair_queue::Ticket;
+use crate::item::{Data, Item};
 use crate::life::FORKED;
 use crate::qp::QpInner;
 use crate::sends::{Outcome, Sends};
@@ -29,20 +30,6 @@ pub(crate) enum Buffers {
     ToPools,
     /// Back to the caller, with a completion each.
     Back,
-}
-
-/// The memory of a work request.
-pub(crate) enum Data<A: Access, D: Driver> {
-    Buf(Buf<A, D>),
-    Part(BufPart<A, D>),
-    Shared(SharedBuf<A, D>),
-}
-
-/// A work request that is not posted yet.
-pub(crate) struct Item<A: Access, D: Driver> {
-    pub(crate) to: To<D>,
-    pub(crate) op: Operation,
-    pub(crate) data: Data<A, D>,
 }
 
 /// A completion that is still to come.

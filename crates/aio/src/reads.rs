@@ -6,8 +6,9 @@
 
 use crate::destination::{Addressed, To};
 use crate::error::Result;
+use crate::item::Data;
 use crate::pair::Qp;
-use crate::parts::{Buffers, Data, Parts};
+use crate::parts::{Buffers, Parts};
 use crate::payload::sealed::Payload as _;
 use core::fmt;
 use core::future::Future;

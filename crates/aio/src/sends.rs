@@ -7,7 +7,7 @@
 use crate::destination::To;
 use crate::error::{Error, Result};
 use crate::fair_queue::{FairQueue, Ticket};
-use crate::parts::{Data, Item};
+use crate::item::{Data, Item};
 use crate::payload::Payload;
 use crate::slots::{Left, Slots};
 use core::task::Waker;

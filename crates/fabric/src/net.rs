@@ -211,8 +211,8 @@ pub struct Net<P> {
     pub(crate) script: Option<Box<Engine>>,
     /// The changes of ports by the script, of which devices are not told yet.
     pub(crate) port_events: Vec<(usize, PortEvent)>,
-    /// Whether the clock is not virtual.
-    pub(crate) in_real_time: bool,
+    /// Whether the clock of the fabric is not virtual.
+    pub in_real_time: bool,
     /// The packets that were executed at their receiver at once.
     pub(crate) passed: u64,
     /// The bytes of their data since the lock was last offered to others.

@@ -471,7 +471,7 @@ impl Cm {
             State::Connected => {
                 ident.state = State::Disconnecting;
                 self.send_to_peer(call, number, Body::Disconnect);
-                self.await_answer(call.now, number);
+                self.await_answer(call, number);
             }
             State::Disconnected => {
                 self.send_to_peer(call, number, Body::DisconnectReply);

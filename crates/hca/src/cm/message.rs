@@ -103,8 +103,13 @@ impl Cm {
     }
 
     /// Waits for the answer to a DREQ, which is the program's at the other end. Without one the connection ends when no repetition was
-    /// answered (`IB_CM_DREQ_ERROR` of `cma_ib_handler()`).
-    pub(super) fn await_answer(&mut self, now: u64, number: u32) {
+    /// answered (`IB_CM_DREQ_ERROR` of `cma_ib_handler()`). Virtual time passes while programs run, so there it says nothing about the
+    /// program, and the wait has no end.
+    pub(super) fn await_answer(&mut self, call: &Call<'_>, number: u32) {
+        if !call.net.in_real_time {
+            return;
+        }
+        let now = call.now;
         let ended = Body::Event(RDMA_CM_EVENT_DISCONNECTED, -Errno::ETIMEDOUT.raw());
         let place = self.queue(now, TRIES * REPEAT, number, ended);
         if let Some(ident) = self.idents.get_mut(&number) {

@@ -153,6 +153,7 @@ fn disconnected(bed: &Bed, id: u32) -> Vec<i32> {
 fn a_disconnection_without_an_answer_ends_with_its_repetitions() {
     const MINUTES: u64 = 120_000_000_000;
     let mut bed = Bed::new();
+    bed.net.in_real_time = true;
     let disconnect =
         |bed: &mut Bed, id| bed.run(RDMA_USER_CM_CMD_DISCONNECT, &rdma_ucm_disconnect { id }).unwrap();
     let (a, b) = connected(&mut bed);
