@@ -17,10 +17,7 @@ use crate::sync::lock;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use uverbs::{
-    Access, AddressHandle, Buf, BufPart, Driver, Operation, PostError, QueueError, SendFlags, SharedBuf,
-    WcStatus,
-};
+use uverbs::{Access, AddressHandle, Buf, Driver, Operation, PostError, QueueError, SendFlags, WcStatus};
 use uverbs_core::wake::{Caller, Wakes};
 
 /// Where the buffers go, and so which work requests make a completion.
