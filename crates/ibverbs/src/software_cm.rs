@@ -30,7 +30,10 @@ struct Calls {
 static CALLS: Calls = Calls { open, write, close };
 
 /// The open channels, by the program's descriptor. That is a copy of the device's: write(2) to the device's is the signal of an event.
-static CHANNELS: Mutex<BTreeMap<c_int, (OwnedFd, Arc<dyn CmPort>)>> = Mutex::new(BTreeMap::new());
+static CHANNELS: Mutex<BTreeMap<c_int, Channel>> = Mutex::new(BTreeMap::new());
+
+/// A channel: the program's descriptor, and the device's channel.
+type Channel = (OwnedFd, Arc<dyn CmPort>);
 
 /// Tells a preloaded library of the functions.
 pub(crate) fn attach() {
