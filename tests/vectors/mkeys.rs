@@ -404,10 +404,10 @@ fn play(case: &Case, trace: &Arc<Trace>) -> Result<Played> {
     rig.bring_up(0, QpState::RTS)?;
     for (n, step) in case.steps.iter().enumerate() {
         let Some(requests) = requests(&step.ops) else { break };
-        let rules = requests.iter().filter_map(|(_, wr)| match wr {
+        let mut rules = requests.iter().filter_map(|(_, wr)| match wr {
             Wr::Change { mkey, .. } | Wr::Write { mkey, .. } => rule(wr, &case.mkeys[*mkey]),
         });
-        let rule = rules.last();
+        let rule = rules.next_back();
         let record = rig.qps[0].records().1;
         let send = rig.qps[0].send.as_ref().context("a send queue")?;
         let (result, written) = watch(record, || post(send, &requests, &keys));
