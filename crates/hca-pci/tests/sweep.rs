@@ -49,9 +49,12 @@ fn talk() -> ExitCode {
     }
 }
 
+/// The program. A compiler that a shell starts, as that of another target, does not get a variable whose name has a hyphen.
+const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_uverbs-hca");
+
 fn sweep(args: &[&str]) -> (Output, String) {
     let program = std::env::current_exe().unwrap();
-    let out = Command::new(env!("CARGO_BIN_EXE_uverbs-hca"))
+    let out = Command::new(PROGRAM.expect("cargo names the program"))
         .args(["sweep", "--limit", "60"])
         .args(args)
         .arg("--")
