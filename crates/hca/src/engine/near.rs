@@ -180,6 +180,8 @@ impl Device {
         (to, packet): (usize, Packet),
     ) {
         cx.net.pass(cx.me, to, packet.count(), packet.len());
+        // Before the receiver, which may be a queue of this device, looks for errors of its own.
+        self.report_sent_signatures(cx, qp);
         let answer = if to == cx.me {
             self.take_packet(cx, &packet);
             self.answer.take()

@@ -100,9 +100,7 @@ impl Device {
                 true => self.send_packet(cx, qp, near.as_deref_mut()),
                 false => self.start_next(cx, qp),
             };
-            if self.report_signatures(cx, qp.send_cqn) && qp.drain_sigerr && qp.state == State::Rts {
-                (qp.state, qp.attr.notify_drained) = (State::Sqd, true);
-            }
+            self.report_sent_signatures(cx, qp);
             if !goes_on {
                 break;
             }
@@ -118,6 +116,13 @@ impl Device {
             qp.timer.arm(cx, qp.qpn, now);
         }
         self.drained(qp);
+    }
+
+    /// Reports the errors of signatures that were found in the data of a request. A queue may be drained by that.
+    pub(super) fn report_sent_signatures(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        if self.report_signatures(cx, qp.send_cqn) && qp.drain_sigerr && qp.state == State::Rts {
+            (qp.state, qp.attr.notify_drained) = (State::Sqd, true);
+        }
     }
 
     /// Arms the timer if something is in flight.

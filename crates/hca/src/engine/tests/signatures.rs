@@ -181,6 +181,27 @@ fn the_wire_has_signatures_that_the_receiver_checks_and_removes() {
     }
 }
 
+/// A request that is executed at its receiver at once: the error belongs to the queue in whose data it is, also if the receiver's is one of
+/// the same device.
+#[test]
+fn an_error_is_reported_at_its_own_queue() {
+    for is_virtual in [false, true] {
+        let fabric = if is_virtual { Fabric::deterministic(1) } else { Fabric::new(1) };
+        let hca = fabric.device("hca0").link(crate::Link::InfiniBand).build();
+        let (mut a, mut b) = (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc));
+        a.connect(b.qpn, 1, 0);
+        b.connect(a.qpn, 1, 0);
+        let mine = key(&mut a, 0, 516, |psvs| bsf(crc(1, CRC32), NONE, 0xf0, None, psvs));
+        a.memory.set(512, &[1, 2, 3, 4]);
+        b.recv(0, 512);
+        a.post(MLX5_OPCODE_SEND, 0, &[DataSeg::new(512, mine, 0).as_bytes()]);
+        assert_eq!(error(&mut a.send_cq).map(|found| found.0), Some(mine));
+        assert_eq!(a.send_cq.poll().unwrap().kind, hw::MLX5_CQE_REQ);
+        assert_eq!(b.recv_cq.poll().unwrap().bytes, 512);
+        assert!(b.recv_cq.peek().is_none());
+    }
+}
+
 #[test]
 fn an_error_is_before_the_completion_and_is_reported_again_after_an_update() {
     let (mut a, mut b) = rc();
