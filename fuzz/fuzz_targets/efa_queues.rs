@@ -242,7 +242,9 @@ impl Model {
                 });
                 let data =
                     r.inline.as_deref().map_or(Data::Sges(sges), |bytes| Data::Inline(Inline::Bytes(bytes)));
-                Wr { wr_id: r.wr_id, flags: r.flags(), to, op: r.op(), data }
+                // In a list this flag makes the entries inline data, whose memory is read; elsewhere the type of the data decides.
+                let of_list = if face == Face::List { SendFlags::INLINE } else { SendFlags::empty() };
+                Wr { wr_id: r.wr_id, flags: r.flags().difference(of_list), to, op: r.op(), data }
             })
             .collect();
         // The typed faces refuse entries above the limit; the others pass them on, and the device refuses them.
