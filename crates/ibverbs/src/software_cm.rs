@@ -12,8 +12,9 @@ use crate::software::{self, Device};
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use uverbs_core::kernel::{CmPort, run_written};
+use uverbs_core::sync::StaticMutex;
 use uverbs_uapi::rdma_cm::{RDMA_USER_CM_CMD_MIGRATE_ID, rdma_ucm_cmd_hdr, rdma_ucm_migrate_id};
 
 /// What the preloaded library gets. Results are negative errnos.
@@ -30,7 +31,7 @@ struct Calls {
 static CALLS: Calls = Calls { open, write, close };
 
 /// The open channels, by the program's descriptor. That is a copy of the device's: write(2) to the device's is the signal of an event.
-static CHANNELS: Mutex<BTreeMap<c_int, Channel>> = Mutex::new(BTreeMap::new());
+static CHANNELS: StaticMutex<BTreeMap<c_int, Channel>> = StaticMutex::new();
 
 /// A channel: the program's descriptor, and the device's channel.
 type Channel = (OwnedFd, Arc<dyn CmPort>);
@@ -48,7 +49,7 @@ pub(crate) fn attach() {
 }
 
 fn channel(fd: c_int) -> Option<Arc<dyn CmPort>> {
-    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).get(&fd).map(|(_, port)| Arc::clone(port))
+    CHANNELS.lock().get(&fd).map(|(_, port)| Arc::clone(port))
 }
 
 extern "C" fn open() -> c_int {
@@ -64,7 +65,7 @@ extern "C" fn open() -> c_int {
     };
     let Ok(copy) = port.fd().try_clone_to_owned() else { return -Errno::EMFILE.raw() };
     let fd = copy.as_raw_fd();
-    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).insert(fd, (copy, port));
+    CHANNELS.lock().insert(fd, (copy, port));
     fd
 }
 
@@ -101,7 +102,7 @@ fn name_device_channel(bytes: &mut [u8]) -> Outcome<()> {
 }
 
 extern "C" fn close(fd: c_int) {
-    let closed = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).remove(&fd);
+    let closed = CHANNELS.lock().remove(&fd);
     // Not under the lock: a channel that closes ends its connections.
     drop(closed);
 }

@@ -54,6 +54,11 @@ fn compile(name: &str, folder: Option<&Path>) -> PathBuf {
 }
 
 fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
+    compile_with(source, folder, &[])
+}
+
+/// [`compile_file`] with more libraries.
+fn compile_with(source: &Path, folder: Option<&Path>, libraries: &[&str]) -> PathBuf {
     let name = source.file_stem().and_then(|name| name.to_str()).unwrap();
     let kind = if folder.is_some() { "ours" } else { "system" };
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
@@ -65,8 +70,11 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
     if let Some(folder) = folder {
         cc.arg("-L").arg(folder);
     }
-    let compiled =
-        cc.args(["-lefa", "-lmlx5", "-libverbs", "-lpthread"]).output().expect("needs a C compiler");
+    let compiled = cc
+        .args(libraries)
+        .args(["-lefa", "-lmlx5", "-libverbs", "-lpthread"])
+        .output()
+        .expect("needs a C compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     program
 }
@@ -677,4 +685,31 @@ fn a_program_that_polls_on_the_last_byte_is_found_by_the_order_of_the_specificat
     for seed in 0..3 {
         assert_eq!(torn(&["imm"], &format!("model:{seed}")), 0);
     }
+}
+
+/// The connection manager of a software device takes the place of the kernel's for librdmacm, by a library that is preloaded.
+#[test]
+fn librdmacm_connects_on_a_software_device() {
+    if !header_is_there() || !machine::has("rdma/rdma_cma.h", "librdmacm-dev", "librdmacm with the library") {
+        return;
+    }
+    let folder = library();
+    let (here, scratch) = (Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let preloaded = scratch.join("rdma_cm.so");
+    let mut cc = machine::cc();
+    cc.args(["-O1", "-fPIC", "-shared", "-o"]).arg(&preloaded);
+    let compiled = cc.arg(here.join("../../tests/clients/c/rdma_cm.c")).arg("-ldl").output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    // librdmacm looks for the version of the kernel's interface.
+    let sysfs = scratch.join("sysfs-rdma_cm");
+    let class = sysfs.join("class/misc/rdma_cm");
+    std::fs::create_dir_all(&class).unwrap();
+    std::fs::write(class.join("abi_version"), "4\n").unwrap();
+    let program = compile_with(&here.join("tests/c/rdmacm.c"), Some(folder), &["-lrdmacm"]);
+    let variables = [
+        ("UVERBS_HCA", "1"),
+        ("LD_PRELOAD", preloaded.to_str().unwrap()),
+        ("SYSFS_PATH", sysfs.to_str().unwrap()),
+    ];
+    run_with(&program, Some(folder), &variables);
 }
