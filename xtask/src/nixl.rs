@@ -7,11 +7,10 @@
 //! rows with rdma-core's library use; ours gets these names, too.
 
 use crate::pyverbs::{self, LIB_DIR};
-use crate::{dist, repo_root, run};
+use crate::{dist, repo_root, run, wheels};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use uverbs_clients::row::NIXL;
 use uverbs_lab::apt::{self, Suite};
 use uverbs_lab::root::Root;
@@ -66,20 +65,10 @@ fn fetch(tree: &Path) -> Result<()> {
     // pip compares hashes only of what a file requires.
     let list = tree.join("wheel.txt");
     fs::write(&list, format!("{WHEEL} --hash=sha256:{hash}\n")).context("cannot write pip's list")?;
-    let mut pip = Command::new("python3");
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--retries",
-        "1",
-    ]);
-    pip.args(["--no-deps", "--only-binary=:all:", "--no-compile", "--require-hashes"]);
+    let mut pip = wheels::install(&tree.join(FOLDER));
+    pip.arg("--require-hashes");
     pip.args(["--implementation", "cp", "--platform", "manylinux_2_28_x86_64", "--python-version", version]);
-    pip.arg("--target").arg(tree.join(FOLDER)).arg("--requirement").arg(&list);
+    pip.arg("--requirement").arg(&list);
     run::output(&mut pip).context("its wheel can't be fetched")?;
     // Large, and not needed: three copies for versions of torch.
     fs::remove_dir_all(tree.join(FOLDER).join("nixl_ep_cu12")).context("cannot remove a part of the wheel")

@@ -7,7 +7,7 @@
 use crate::{repo_root, run};
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A wheel: the name in the rows, the package, its version, and the module that loads its library.
@@ -36,6 +36,14 @@ pub(crate) fn command(name: &str) -> Result<Command> {
     Ok(cmd)
 }
 
+/// A call of pip that unpacks a wheel, without its dependencies, in a folder.
+pub(crate) fn install(folder: &Path) -> Command {
+    let mut pip = Command::new(PYTHON);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    pip.args(["--retries", "1", "--no-deps", "--only-binary=:all:", "--no-compile", "--target"]).arg(folder);
+    pip
+}
+
 /// The folder with the unpacked wheel.
 fn fetch((name, package, version, module): &Wheel) -> Result<PathBuf> {
     let mut python = Command::new(PYTHON);
@@ -51,18 +59,7 @@ fn fetch((name, package, version, module): &Wheel) -> Result<PathBuf> {
     if parts.exists() {
         fs::remove_dir_all(&parts).context("cannot remove a part of a wheel")?;
     }
-    let mut pip = Command::new(PYTHON);
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--retries",
-        "1",
-    ]);
-    pip.args(["--no-deps", "--only-binary=:all:", "--no-compile", "--target"]).arg(&parts);
+    let mut pip = install(&parts);
     pip.arg(format!("{package}=={version}"));
     let out = pip.output().context("cannot start Python")?;
     let text = String::from_utf8_lossy(&out.stderr).into_owned();

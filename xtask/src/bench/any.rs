@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cost of `AnyDriver`, which selects the driver at run time, over the driver itself.
 
+use super::limited::Limited;
 use super::measure;
 use super::programs::Ours;
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 
 /// The faces of the program: `Mlx5` and `AnyDriver`.
 const FACES: [&str; 2] = ["one", "any"];
@@ -39,6 +39,25 @@ impl Cost {
     fn more(&self) -> f64 {
         self.any - self.one
     }
+}
+
+impl Limited for Cost {
+    const WHAT: &'static str = "AnyDriver";
+    const TITLES: &'static [&'static str] = &["driver, exclusive queues", "Mlx5", "AnyDriver", "more"];
+    const WORDS: usize = 1;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            format!("{:.1}", self.one),
+            format!("{:.1}", self.any),
+            format!("{:.1}", self.more()),
+        ]
+    }
+
+    fn limit(&self) -> f64 {
+        self.limit
+    }
 
     fn is_over(&self) -> bool {
         self.more() > self.limit
@@ -56,38 +75,10 @@ pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
         .collect()
 }
 
-/// The table of the costs.
-fn table(costs: &[Cost]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["driver, exclusive queues", "Mlx5", "AnyDriver", "more", "limit", "verdict"]);
-    for column in 1..5 {
-        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
-    }
-    for cost in costs {
-        table.add_row([
-            cost.name.clone(),
-            format!("{:.1}", cost.one),
-            format!("{:.1}", cost.any),
-            format!("{:.1}", cost.more()),
-            format!("{}", cost.limit),
-            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
-        ]);
-    }
-    table
-}
-
-/// Prints them, and returns whether all are within their limits.
-pub(crate) fn passes(costs: &[Cost]) -> bool {
-    eprintln!("{}", table(costs));
-    let over = costs.iter().filter(|cost| cost.is_over()).count();
-    eprintln!("bench: {} measurements of AnyDriver have a limit; {over} fail", costs.len());
-    over == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::limited::passes;
 
     #[test]
     fn the_limit_is_a_difference() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cost of what can be observed, on queues that own their buffers: the features `counters` and `tracing` of the crate `uverbs`.
 
+use super::limited::Limited;
 use super::measure;
 use super::programs::Ours;
 use super::rows::Locking;
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 
 /// The features, and what each may cost a post and a completion. Each post counts itself, and each batch its work requests; a poll counts
 /// each completion. The test whether one has an error is that of the programs, which look at the status, too.
@@ -39,6 +39,27 @@ impl Cost {
     fn more(&self) -> f64 {
         self.on - self.off
     }
+}
+
+impl Limited for Cost {
+    const WHAT: &'static str = "counters and tracing";
+    const TITLES: &'static [&'static str] =
+        &["owned buffers, exclusive queues", "feature", "off", "on", "more"];
+    const WORDS: usize = 2;
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.feature.to_owned(),
+            format!("{:.1}", self.off),
+            format!("{:.1}", self.on),
+            format!("{:.1}", self.more()),
+        ]
+    }
+
+    fn limit(&self) -> f64 {
+        self.limit
+    }
 
     fn is_over(&self) -> bool {
         // A row is a mean over some hundreds of operations, whose loop may have another instruction.
@@ -68,39 +89,10 @@ pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
     Ok(costs)
 }
 
-/// The table of the costs.
-fn table(costs: &[Cost]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["owned buffers, exclusive queues", "feature", "off", "on", "more", "limit", "verdict"]);
-    for column in 2..6 {
-        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
-    }
-    for cost in costs {
-        table.add_row([
-            cost.name.clone(),
-            cost.feature.to_owned(),
-            format!("{:.1}", cost.off),
-            format!("{:.1}", cost.on),
-            format!("{:.1}", cost.more()),
-            format!("{}", cost.limit),
-            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
-        ]);
-    }
-    table
-}
-
-/// Prints them, and returns whether all are within their limits.
-pub(crate) fn passes(costs: &[Cost]) -> bool {
-    eprintln!("{}", table(costs));
-    let over = costs.iter().filter(|cost| cost.is_over()).count();
-    eprintln!("bench: {} measurements of counters and tracing have a limit; {over} fail", costs.len());
-    over == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::limited::{passes, table};
 
     #[test]
     fn the_limit_is_a_difference() {

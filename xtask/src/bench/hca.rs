@@ -2,10 +2,10 @@
 //! The cost of a message on the software ConnectX in one process: its post, its execution by both devices, its completions and their
 //! polls.
 
+use super::limited::Limited;
 use super::measure;
 use super::programs::Ours;
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 
 /// The rows of the program, and the limits of the instructions of a message. A long message has one copy of its data: callgrind counts an
 /// instruction for each byte, where libc copies by `rep movsb`, and fewer on other processors.
@@ -32,7 +32,19 @@ pub(crate) struct Cost {
     limit: f64,
 }
 
-impl Cost {
+impl Limited for Cost {
+    const WHAT: &'static str = "the software ConnectX";
+    const TITLES: &'static [&'static str] = &["software ConnectX, both ends", "instructions"];
+    const WORDS: usize = 1;
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.name.clone(), format!("{:.0}", self.count)]
+    }
+
+    fn limit(&self) -> f64 {
+        self.limit
+    }
+
     fn is_over(&self) -> bool {
         self.count > self.limit
     }
@@ -48,36 +60,10 @@ pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
         .collect()
 }
 
-/// The table of the costs.
-fn table(costs: &[Cost]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["software ConnectX, both ends", "instructions", "limit", "verdict"]);
-    for column in 1..3 {
-        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
-    }
-    for cost in costs {
-        table.add_row([
-            cost.name.clone(),
-            format!("{:.0}", cost.count),
-            format!("{}", cost.limit),
-            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
-        ]);
-    }
-    table
-}
-
-/// Prints them, and returns whether all are within their limits.
-pub(crate) fn passes(costs: &[Cost]) -> bool {
-    eprintln!("{}", table(costs));
-    let over = costs.iter().filter(|cost| cost.is_over()).count();
-    eprintln!("bench: {} measurements of the software ConnectX have a limit; {over} fail", costs.len());
-    over == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::limited::passes;
 
     #[test]
     fn a_count_above_its_limit_fails() {

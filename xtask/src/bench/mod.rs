@@ -15,6 +15,7 @@ mod doorbell;
 mod exceptions;
 mod hca;
 mod judge;
+mod limited;
 /// The table of posts is that of the programs.
 #[expect(unreachable_pub, reason = "the library of the programs exports some of it")]
 #[cfg_attr(not(test), expect(dead_code, reason = "the programs and the tests use all of it"))]
@@ -167,10 +168,10 @@ fn judged(
 fn passes(lines: &[Line], owned: bool) -> Result<bool> {
     let (ours, program, judge, c) = (Ours::build()?, C::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
-    let any = !owned || any::passes(&any::count(&ours)?);
-    let hca = !owned || hca::passes(&hca::count(&ours)?);
-    let observed = !owned || counters::passes(&counters::count(&ours)?);
-    let owned = !owned || owned::passes(&owned::count(&ours)?);
+    let any = !owned || limited::passes(&any::count(&ours)?);
+    let hca = !owned || limited::passes(&hca::count(&ours)?);
+    let observed = !owned || limited::passes(&counters::count(&ours)?);
+    let owned = !owned || limited::passes(&owned::count(&ours)?);
     results.count_ours(lines, &ours)?;
     results.count_c(lines, &program, Face::Abi)?;
     let judged = judged(lines, &results, &judge, &c)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cost of queues that own their buffers, over the typed face (`uverbs::raw`), which is `unsafe`.
 
+use super::limited::Limited;
 use super::measure;
 use super::programs::Ours;
 use super::rows::{Face, Locking};
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
 
 /// Instructions of a work request that an owned one may cost more.
 const LIMIT: f64 = 25.0;
@@ -49,6 +49,23 @@ impl Cost {
     fn more(&self) -> f64 {
         self.owned - self.typed
     }
+}
+
+impl Limited for Cost {
+    const WHAT: &'static str = "owned buffers";
+    const TITLES: &'static [&'static str] =
+        &["owned buffers, exclusive queues", "typed", "and keeps buffers", "owned", "more than typed"];
+    const WORDS: usize = 1;
+
+    fn cells(&self) -> Vec<String> {
+        let kept = self.kept.map(|kept| format!("{kept:.1}")).unwrap_or_default();
+        let [typed, owned, more] = [self.typed, self.owned, self.more()].map(|count| format!("{count:.1}"));
+        vec![self.name.clone(), typed, kept, owned, more]
+    }
+
+    fn limit(&self) -> f64 {
+        self.limit
+    }
 
     fn is_over(&self) -> bool {
         self.more() > self.limit
@@ -75,51 +92,10 @@ pub(crate) fn count(ours: &Ours) -> Result<Vec<Cost>> {
         .collect()
 }
 
-/// The table of the costs.
-fn table(costs: &[Cost]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header([
-        "owned buffers, exclusive queues",
-        "typed",
-        "and keeps buffers",
-        "owned",
-        "more than typed",
-        "limit",
-        "verdict",
-    ]);
-    for column in 1..6 {
-        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
-    }
-    for cost in costs {
-        table.add_row([
-            cost.name.clone(),
-            format!("{:.1}", cost.typed),
-            cost.kept.map(|kept| format!("{kept:.1}")).unwrap_or_default(),
-            format!("{:.1}", cost.owned),
-            format!("{:.1}", cost.more()),
-            format!("{}", cost.limit),
-            (if cost.is_over() { "over" } else { "ok" }).to_owned(),
-        ]);
-    }
-    table
-}
-
-/// Prints them, and returns whether all are within their limits.
-pub(crate) fn passes(costs: &[Cost]) -> bool {
-    eprintln!("{}", table(costs));
-    for cost in costs.iter().filter(|cost| cost.is_over()) {
-        let Cost { name, typed, owned, .. } = cost;
-        eprintln!("bench: owned buffers, {name}: {owned:.1} instructions, the typed face has {typed:.1}");
-    }
-    let over = costs.iter().filter(|cost| cost.is_over()).count();
-    eprintln!("bench: {} measurements of owned buffers have a limit; {over} fail", costs.len());
-    over == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::limited::{passes, table};
 
     #[test]
     fn the_limit_is_a_difference() {
