@@ -2,8 +2,9 @@
 //! Requests that are executed at their receiver at once, without packets in flight.
 //!
 //! Between two devices of this process a packet that nothing can lose, delay, reorder or see arrives before the call returns that has sent
-//! it. So the sender may give it to the receiver itself. It has the same effects: the receiver handles it with the same code, the ports count
-//! it, and its answer travels as a packet. What this saves is the packet's memory and its way through the queue of the network.
+//! it. So the sender may give it to the receiver itself. It has the same effects: the receiver handles it with the same code, and the ports
+//! count it. Its answer is a packet, or is given to the sender in the same way. What this saves is the packet's memory and its way through the
+//! queue of the network.
 //!
 //! It is done only in real time, and only if [`Net::is_direct`]: without faults, a script, a mode of order, a tap and a trace, and with no
 //! packet in flight, which it would pass. Packets to other processes, to UDP sockets and between ports of which one is down are sent.

@@ -227,11 +227,11 @@ impl<M: Model> World<M> {
     /// [`fire`](Self::fire) in real time. A timer waits on if a mode of order keeps back the answer that it waits for, or may do so in the
     /// process of the peer: neither the peer nor the network is slow.
     fn fire_in_real_time(&mut self, entry: TimerEntry, index: usize, queue: u32) {
-        let is_alone = self
-            .net
-            .ports
-            .iter()
-            .all(|port| matches!(port.location, PortLocation::Here | PortLocation::Gone));
+        if self.net.order.is_none() {
+            return self.fire(entry, index, queue);
+        }
+        let is_here = |port: &Address| matches!(port.location, PortLocation::Here | PortLocation::Gone);
+        let is_alone = self.net.ports.iter().all(is_here);
         if let Some((device, mut port)) = self.device(index)
             && let qpn = device.queue_pair(queue)
             && let Some((timer, Wait::Answer)) = device.timer(queue)

@@ -103,8 +103,8 @@ impl Cm {
     }
 
     /// Waits for the answer to a DREQ, which is the program's at the other end. Without one the connection ends when no repetition was
-    /// answered (`IB_CM_DREQ_ERROR` of `cma_ib_handler()`). Virtual time passes while programs run, so there it says nothing about the
-    /// program, and the wait has no end.
+    /// answered (`IB_CM_DREQ_ERROR` of `cma_ib_handler()`). On a virtual clock the wait has no end: that clock advances while the other
+    /// program runs.
     pub(super) fn await_answer(&mut self, call: &Call<'_>, number: u32) {
         if !call.net.in_real_time {
             return;

@@ -205,7 +205,7 @@ fn a_timer_waits_for_the_datagrams_in_the_socket() {
             qp.timer.arm(cx, qp.qpn, at);
             std::thread::sleep(Duration::from_millis(3));
         });
-        // Whoever locks the world next finds that the timer is due.
+        // The next call that locks the world finds the timer due.
         on(&one, |_, _| ());
         assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0, "{psn}");
     }
