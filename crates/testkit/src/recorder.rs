@@ -3,10 +3,10 @@
 
 use core::fmt::Debug;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// An event: its level, and its fields as text.
 #[derive(Clone, Debug)]
@@ -58,11 +58,17 @@ impl Subscriber for Recorder {
     fn exit(&self, _: &Id) {}
 }
 
+/// Two dispatches that live as long as the process. While there is only one, `tracing-core` asks the dispatch of the
+/// thread that reaches an event for the first time (`Rebuilder::JustOne`). A thread without a recorder then notes, for
+/// all threads, that nobody wants the event.
+static KEPT: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [(); 2].map(|()| Dispatch::new(Recorder::default())));
+
 /// The result of a call, and the events of the crates `uverbs*` in this thread during it.
 pub fn events<R>(f: impl FnOnce() -> R) -> (R, Vec<Seen>) {
     let recorder = Recorder::default();
+    LazyLock::force(&KEPT);
     let result = tracing::subscriber::with_default(recorder.clone(), || {
-        // Another thread, which has no recorder, may have reached an event for the first time meanwhile, and noted that nobody wants it.
+        // Another thread may have begun to reach an event for the first time before the two were there.
         tracing::callsite::rebuild_interest_cache();
         f()
     });

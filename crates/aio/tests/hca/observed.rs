@@ -65,6 +65,21 @@ fn a_busy_dispatcher_counts_no_sleeps() {
     assert_eq!(now.sleeps, before.sleeps);
 }
 
+/// The recorder of these tests keeps what its own thread reports, whichever thread reports the event for the first time.
+#[cfg(feature = "tracing")]
+#[test]
+fn an_event_that_another_thread_reaches_first_is_seen() {
+    fn report() {
+        tracing::info!(target: "uverbs_aio", "reached");
+    }
+    let ((), seen) = uverbs_testkit::recorder::events(|| {
+        std::thread::spawn(report).join().unwrap();
+        report();
+    });
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0].field("message"), "reached");
+}
+
 #[cfg(feature = "tracing")]
 #[test]
 fn reconnects_and_errors_are_reported_with_the_qp() {
