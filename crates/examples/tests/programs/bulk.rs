@@ -306,7 +306,7 @@ fn a_killed_process_ends_the_other_one() {
         killed.0.kill().unwrap();
         let begin = Instant::now();
         assert!(!other.wait().success());
-        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(120), "{:?}", begin.elapsed());
         let text = std::io::read_to_string(other.0.stderr.take().unwrap()).unwrap();
         assert!(text.contains("has gone") || text.contains("all lanes have failed"), "{text}");
         std::fs::remove_dir_all(&folder).unwrap();
