@@ -13,6 +13,7 @@
 //! | a completion is written | after all earlier writes of its lane |
 
 mod bus;
+mod choice;
 mod environment;
 mod mode;
 mod race;
@@ -31,26 +32,12 @@ use crate::memory::Memory;
 use crate::model::Packet;
 use crate::random::Random;
 use crate::trace::Access;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use record::Record;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use step::{Kind, Way};
 
-/// The first writes of a lane, and the first packets of a way, that a step is chosen from: a line passes fewer earlier ones than this.
-const WINDOW: usize = 64;
-/// The number of steps that the seed chooses from.
-const CHOICES: usize = 4 * WINDOW;
-/// One choice in so many takes the oldest step, so that none waits for ever.
-const OLDEST: u64 = 8;
-/// The longest pause between two steps, ns: without pauses a program could not see the states between.
-const SPREAD: u64 = 20_000;
-/// The longest pause of those that other threads see on a busy machine, too, ns.
-const LONG: u64 = 500_000;
-/// A thread that sleeps for a pause wakes so much later even on an idle machine, ns. What it is later than that is taken off the next
-/// pauses, up to a limit: on a busy machine a large message would take longer than the timers of its requester.
-const USUAL_LATENESS: u64 = 200_000;
-const MAX_LATENESS: u64 = 20_000_000;
 /// The limit of the memory of the writes that wait in lanes, with their records. Beyond it the oldest are executed.
 const MAX_WAITING: usize = 64 << 20;
 
@@ -94,9 +81,16 @@ struct Placed {
     effect: Effect,
     label: Label,
     line: Part,
+    /// Whether it was found to be free to pass the earlier writes of its lane. They only become fewer.
+    is_free: AtomicBool,
 }
 
 impl Placed {
+    fn new(label: Label, line: Part) -> Self {
+        let effect = Effect::Model { token: 0, object: 0, after_reads: false };
+        Self { number: 0, due: 0, passes: false, range: (0, 0), effect, label, line, is_free: false.into() }
+    }
+
     /// The memory that it takes while it waits.
     fn cost(&self) -> usize {
         let data = if let Effect::Store { bytes, .. } = &self.effect { bytes.len() } else { 0 };
@@ -143,6 +137,13 @@ struct Held<P> {
     packet: P,
 }
 
+/// A lane or a way.
+#[derive(Clone, Copy, Debug)]
+enum Front {
+    Lane(Lane),
+    Way(Way),
+}
+
 /// What a step has left to do, which needs the devices.
 #[derive(Debug)]
 pub(crate) enum Rest<P> {
@@ -168,6 +169,10 @@ pub struct Order<P> {
     late: u64,
     lanes: BTreeMap<Lane, VecDeque<Placed>>,
     ways: BTreeMap<Way, VecDeque<Held<P>>>,
+    /// The first of each lane and of each way, by number.
+    fronts: BTreeMap<u64, Front>,
+    /// The number of held packets that are, or bring, an answer to a queue pair: by device and number of it.
+    answers: BTreeMap<(usize, u32), usize>,
     /// The results of atomics that are not visible, by device.
     atomics: BTreeMap<usize, usize>,
     waiting: usize,
@@ -188,6 +193,8 @@ impl<P: Packet> Order<P> {
             late: 0,
             lanes: BTreeMap::new(),
             ways: BTreeMap::new(),
+            fronts: BTreeMap::new(),
+            answers: BTreeMap::new(),
             atomics: BTreeMap::new(),
             waiting: 0,
             record: Record::default(),
@@ -223,32 +230,9 @@ impl<P: Packet> Order<P> {
         self.record.schedule()
     }
 
-    /// The next number of the seed's sequence.
-    fn draw(&mut self) -> u64 {
-        self.random.draw()
-    }
-
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
-    }
-
-    /// The first access after a time without one: it waits, so that the doorbell returns before.
-    fn begins(&mut self, now: u64) {
-        if self.by != By::Hand && self.lanes.is_empty() && self.ways.is_empty() {
-            let pause = 1 + self.draw() % SPREAD;
-            self.not_before = self.not_before.max(now.saturating_add(pause));
-        }
-    }
-
-    /// The time from a step to the next one in real time. It depends on the seed alone, not on the clock. One step in four is followed by a
-    /// pause; of a large message only one in a window, since it has many.
-    fn pause(&mut self, choices: usize) -> u64 {
-        if !self.draw().is_multiple_of(choices.max(4) as u64) {
-            return 0;
-        }
-        let longest = if self.draw().is_multiple_of(8) { LONG } else { SPREAD };
-        self.draw() % longest
     }
 
     /// All writes of a lane so far.
@@ -272,11 +256,7 @@ impl<P: Packet> Order<P> {
             let (line, behind) = rest.split_at(line_len(&*memory, offset, rest.len()));
             let range = (memory.address(offset).unwrap_or(offset), line.len() as u64);
             let effect = Effect::Store { memory: Arc::clone(&memory), offset, bytes: line.into(), atomic };
-            self.put(
-                now,
-                lane,
-                Placed { number: 0, due: 0, passes, range, effect, label, line: part.next() },
-            );
+            self.put(now, lane, Placed { passes, range, effect, ..Placed::new(label, part.next()) });
             offset = offset.saturating_add(line.len() as u64);
             rest = behind;
         }
@@ -286,8 +266,7 @@ impl<P: Packet> Order<P> {
     pub(crate) fn place_step(&mut self, now: u64, lane: Lane, step: ModelStep) {
         let ModelStep { token, object, after_reads, label } = step;
         let effect = Effect::Model { token, object, after_reads };
-        let line = Part::default();
-        self.put(now, lane, Placed { number: 0, due: 0, passes: false, range: (0, 0), effect, label, line });
+        self.put(now, lane, Placed { effect, ..Placed::new(label, Part::default()) });
     }
 
     fn put(&mut self, now: u64, lane: Lane, placed: Placed) {
@@ -297,7 +276,11 @@ impl<P: Packet> Order<P> {
         if let Effect::Store { atomic: true, .. } = &placed.effect {
             *self.atomics.entry(lane.device).or_insert(0) += 1;
         }
-        self.lanes.entry(lane).or_default().push_back(Placed { number, due: now, ..placed });
+        let all = self.lanes.entry(lane).or_default();
+        if all.is_empty() {
+            self.fronts.insert(number, Front::Lane(lane));
+        }
+        all.push_back(Placed { number, due: now, ..placed });
     }
 
     /// Holds a packet back until its fills are read, and returns its number. `overtaken` if later packets of its route may be delivered
@@ -327,7 +310,12 @@ impl<P: Packet> Order<P> {
             }
         }
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
-        self.ways.entry(way).or_default().push_back(Held { number, due: at, fills: steps, after, packet });
+        *self.answers.entry(way.answers()).or_insert(0) += 1;
+        let all = self.ways.entry(way).or_default();
+        if all.is_empty() {
+            self.fronts.insert(number, Front::Way(way));
+        }
+        all.push_back(Held { number, due: at, fills: steps, after, packet });
         number
     }
 
@@ -340,152 +328,14 @@ impl<P: Packet> Order<P> {
     pub(crate) fn delays_answer(&self, device: usize, queue: u32) -> bool {
         let first = Lane { device, ..Lane::of_queue(queue, Side::Requester) };
         let last = Lane { message: u64::MAX, ..first };
-        let is_its = |way: &Way| {
-            let Route { src, dest, is_response } = way.route;
-            if is_response { (way.to, dest) == (device, queue) } else { (way.from, src) == (device, queue) }
-        };
         self.by != By::Hand
-            && (self.lanes.range(first..=last).next().is_some() || self.ways.keys().any(is_its))
+            && (self.answers.contains_key(&(device, queue))
+                || self.lanes.range(first..=last).next().is_some())
     }
 
     /// The number of packets that are held.
     pub(crate) fn held(&self) -> usize {
         self.ways.values().map(VecDeque::len).sum()
-    }
-
-    /// Whether a line may become visible before these earlier writes of its lane. Two WRITEs of a connection to the same bytes have an order
-    /// (InfiniBand 10.8.3.3); only a region with relaxed order gives it up.
-    fn overtakes<'a>(&self, mut earlier: impl Iterator<Item = &'a Placed>, line: &Placed) -> bool {
-        let (at, len) = line.range;
-        let is_apart =
-            |(other, n): (u64, u64)| at >= other.saturating_add(n) || other >= at.saturating_add(len);
-        line.passes && (self.mode == Mode::Relaxed || earlier.all(|other| is_apart(other.range)))
-    }
-
-    /// Whether a packet can be delivered, apart from its fills and its predecessors.
-    fn may_arrive(&self, way: &Way, packet: &P) -> bool {
-        if !packet.is_atomic() {
-            return true;
-        }
-        let lane = Lane { device: way.to, ..Lane::of_queue(way.route.dest, Side::Responder) };
-        !self.lanes.contains_key(&lane) && !self.atomics.contains_key(&way.to)
-    }
-
-    /// Whether the packets of the queue pair have their data, if this is a completion that has to wait for them.
-    fn has_read(&self, lane: &Lane, placed: &Placed) -> bool {
-        if !matches!(placed.effect, Effect::Model { after_reads: true, .. }) {
-            return true;
-        }
-        let route = Route { src: 0, dest: 0, is_response: false };
-        let first = Way { from: lane.device, to: 0, route, alone: 0 };
-        let sent = self.ways.range(first..).take_while(|(way, _)| way.from == lane.device);
-        let own = sent.filter(|(way, _)| way.route.src == lane.queue && !way.route.is_response);
-        own.flat_map(|(_, held)| held).all(|held| held.fills.is_empty() || held.number > placed.number)
-    }
-
-    /// Calls `f` with each step that can be executed, and its time, until it returns `false`.
-    fn each(&self, mut f: impl FnMut(Step, u64) -> bool) {
-        for (lane, placed) in &self.lanes {
-            for (i, one) in placed.iter().take(WINDOW).enumerate() {
-                let ready =
-                    i == 0 && self.has_read(lane, one) || i > 0 && self.overtakes(placed.iter().take(i), one);
-                if ready && !f(Step { number: one.number, kind: Kind::Place(*lane) }, one.due) {
-                    return;
-                }
-            }
-        }
-        let in_order = matches!(self.mode, Mode::Pcie);
-        for (way, held) in &self.ways {
-            for (i, one) in held.iter().take(WINDOW).enumerate() {
-                if one.fills.is_empty() {
-                    let step = Step { number: one.number, kind: Kind::Deliver(*way) };
-                    let is_reached = one.after.as_ref().is_none_or(|mark| self.is_reached(mark));
-                    if i == 0 && is_reached && self.may_arrive(way, &one.packet) && !f(step, one.due) {
-                        return;
-                    }
-                    continue;
-                }
-                for fetch in one.fills.iter().take(if in_order { 1 } else { WINDOW }) {
-                    let ready = fetch.fill.after.as_ref().is_none_or(|mark| self.is_reached(mark));
-                    let step = Step { number: fetch.number, kind: Kind::Fetch(*way) };
-                    if ready && !f(step, fetch.due) {
-                        return;
-                    }
-                }
-                if in_order {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// The steps that can be executed.
-    pub(crate) fn steps(&self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        self.each(|step, _| {
-            steps.push(step);
-            true
-        });
-        steps
-    }
-
-    /// The time of the first step that can be executed, if a seed chooses.
-    pub(crate) fn next_due(&self) -> Option<u64> {
-        let mut first: Option<u64> = None;
-        if self.by != By::Hand {
-            self.each(|_, due| {
-                first = Some(first.map_or(due, |first| first.min(due)));
-                true
-            });
-        }
-        first.map(|first| first.max(self.not_before))
-    }
-
-    /// A step that the seed chooses among those that are due; on a virtual clock, at `u64::MAX`, among all. Now and then it is the oldest one,
-    /// so that none waits for ever.
-    pub(crate) fn choose(&mut self, now: u64) -> Option<Step> {
-        let in_real_time = now != u64::MAX;
-        if in_real_time && (self.by == By::Hand || now < self.not_before) {
-            return None;
-        }
-        let mut due = Vec::new();
-        self.each(|step, at| {
-            if at <= now {
-                due.push(step);
-            }
-            due.len() < CHOICES
-        });
-        if due.is_empty() {
-            return None;
-        }
-        if in_real_time {
-            let late = now.saturating_sub(self.not_before).saturating_sub(USUAL_LATENESS);
-            self.late = self.late.saturating_add(late).min(MAX_LATENESS);
-            let pause = self.pause(due.len());
-            let made_up = pause.min(self.late);
-            self.late -= made_up;
-            self.not_before = now.saturating_add(pause - made_up);
-        }
-        if self.draw().is_multiple_of(OLDEST) {
-            let mut oldest: Option<Step> = None;
-            self.each(|step, at| {
-                if at <= now && oldest.is_none_or(|other| step.number < other.number) {
-                    oldest = Some(step);
-                }
-                true
-            });
-            return oldest;
-        }
-        let n = self.draw() % due.len() as u64;
-        due.get(n as usize).copied()
-    }
-
-    /// How many steps are taken in a call, on a virtual clock.
-    pub(crate) fn steps_at_once(&mut self) -> u64 {
-        match self.by {
-            By::Seed(_) => self.draw() % 8,
-            By::Hand => 0,
-        }
     }
 
     /// What a step accesses.
@@ -548,8 +398,12 @@ impl<P: Packet> Order<P> {
                 let placed = self.lanes.get_mut(&lane)?;
                 let at = placed.iter().position(|placed| placed.number == step.number)?;
                 let one = placed.remove(at)?;
-                if placed.is_empty() {
+                let next = placed.front().map(|front| front.number);
+                if next.is_none() {
                     self.lanes.remove(&lane);
+                }
+                if at == 0 {
+                    self.replace_front(one.number, next, Front::Lane(lane));
                 }
                 Some(self.execute(now, lane, one))
             }
@@ -565,13 +419,29 @@ impl<P: Packet> Order<P> {
             Kind::Deliver(way) => {
                 let held = self.ways.get_mut(&way)?;
                 let one = held.pop_front()?;
-                if held.is_empty() {
+                let next = held.front().map(|front| front.number);
+                if next.is_none() {
                     self.ways.remove(&way);
+                }
+                self.replace_front(one.number, next, Front::Way(way));
+                if let Some(count) = self.answers.get_mut(&way.answers()) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.answers.remove(&way.answers());
+                    }
                 }
                 show(way.to, &one.packet);
                 self.record.arrived(now, &way, one.packet.label());
                 Some(Rest::Arrive { to: way.to, packet: one.packet })
             }
+        }
+    }
+
+    /// The first write of a lane, or packet of a way, is taken; `next` is the one behind it.
+    fn replace_front(&mut self, taken: u64, next: Option<u64>, front: Front) {
+        self.fronts.remove(&taken);
+        if let Some(next) = next {
+            self.fronts.insert(next, front);
         }
     }
 
@@ -604,8 +474,11 @@ impl<P: Packet> Order<P> {
         if self.waiting <= MAX_WAITING {
             return None;
         }
-        let oldest = self.lanes.iter().filter_map(|(lane, placed)| Some((placed.front()?.number, *lane)));
-        let (number, lane) = oldest.min()?;
+        let of_lane = |(number, front): (&u64, &Front)| match front {
+            Front::Lane(lane) => Some((*number, *lane)),
+            Front::Way(_) => None,
+        };
+        let (number, lane) = self.fronts.iter().find_map(of_lane)?;
         self.take(now, Step { number, kind: Kind::Place(lane) }, |_, _| {})
     }
 
@@ -613,20 +486,26 @@ impl<P: Packet> Order<P> {
     /// a command waits for the accesses before it.
     pub(crate) fn drain(&mut self, now: u64, device: usize) -> Vec<u64> {
         let mut tokens = Vec::new();
-        let lanes: Vec<Lane> = self.lanes.keys().filter(|lane| lane.device == device).copied().collect();
+        let first = Lane { device, ..Lane::of_queue(0, Side::Requester) };
+        let lanes = self.lanes.range(first..).map(|(lane, _)| *lane);
+        let lanes: Vec<Lane> = lanes.take_while(|lane| lane.device == device).collect();
         for lane in lanes {
-            for placed in self.lanes.remove(&lane).unwrap_or_default() {
+            let placed = self.lanes.remove(&lane).unwrap_or_default();
+            if let Some(front) = placed.front() {
+                self.fronts.remove(&front.number);
+            }
+            for placed in placed {
                 if let Rest::Model { token, .. } = self.execute(now, lane, placed) {
                     tokens.push(token);
                 }
             }
         }
-        for (way, held) in &mut self.ways {
-            if way.from == device {
-                for one in held {
-                    for Fetch { fill, .. } in core::mem::take(&mut one.fills) {
-                        fetch(&mut one.packet, &fill);
-                    }
+        let route = Route { src: 0, dest: 0, is_response: false };
+        let first = Way { from: device, route, to: 0, alone: 0 };
+        for (_, held) in self.ways.range_mut(first..).take_while(|(way, _)| way.from == device) {
+            for one in held {
+                for Fetch { fill, .. } in core::mem::take(&mut one.fills) {
+                    fetch(&mut one.packet, &fill);
                 }
             }
         }

@@ -148,10 +148,18 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
     pub(super) from: usize,
-    pub(super) to: usize,
+    /// Before `to`, so that the ways from a queue pair are neighbours.
     pub(super) route: Route,
+    pub(super) to: usize,
     /// Not 0 for a packet that others may overtake.
     pub(super) alone: u64,
+}
+
+impl Way {
+    /// The queue pair, by device and number, that gets an answer by its packets.
+    pub(super) fn answers(&self) -> (usize, u32) {
+        if self.route.is_response { (self.to, self.route.dest) } else { (self.from, self.route.src) }
+    }
 }
 
 /// What a step accesses: two steps without a common access, or that both only read it, can be exchanged.

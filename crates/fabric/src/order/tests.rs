@@ -262,3 +262,141 @@ fn too_many_writes_that_wait_are_executed_in_their_order() {
     assert_eq!(memory.firsts(), [1, 0]);
     assert!(order.overdue(0).is_none());
 }
+
+#[test]
+fn an_answer_is_delayed_by_what_is_held_or_placed_for_its_queue_pair() {
+    let memory = Lines::new(1);
+    let packet = || Data { bytes: Vec::new(), atomic: false };
+    let mut order = Order::new(Mode::Model, By::Seed(1));
+    let delayed = |order: &Order<Data>| {
+        let all = [(0, 5), (0, 7), (1, 5), (1, 7)];
+        all.into_iter().filter(|(device, queue)| order.delays_answer(*device, *queue)).collect::<Vec<_>>()
+    };
+    // Two requests of QP 5 of device 0, then the answer to it, then its data.
+    for _ in 0..2 {
+        order.hold((0, 0), (0, 1), ROUTE, packet(), Waits::default(), false);
+    }
+    assert_eq!(delayed(&order), [(0, 5)]);
+    let arrives = |order: &mut Order<Data>| {
+        let step = order.choose(u64::MAX).expect("a packet");
+        assert!(matches!(take(order, step), Rest::Arrive { .. }));
+    };
+    arrives(&mut order);
+    assert_eq!(delayed(&order), [(0, 5)], "one request is left");
+    arrives(&mut order);
+    assert_eq!(delayed(&order), []);
+    let answer = Route { src: 7, dest: 5, is_response: true };
+    order.hold((0, 0), (1, 0), answer, packet(), Waits::default(), false);
+    assert_eq!(delayed(&order), [(0, 5)]);
+    arrives(&mut order);
+    order.place(
+        0,
+        Lane { device: 0, queue: 5, side: Side::Requester, message: 3 },
+        store(&memory, 0, 1, false),
+    );
+    assert_eq!(delayed(&order), [(0, 5)]);
+    // The data of the peer's requests are no answer.
+    order.place(0, LANE, store(&memory, 0, 1, false));
+    run(&mut order, &memory);
+    assert_eq!(delayed(&order), []);
+    order.place(0, LANE, store(&memory, 0, 1, false));
+    assert_eq!(delayed(&order), []);
+}
+
+#[test]
+fn the_next_step_is_due_when_the_first_possible_one_is_but_not_before_the_pause() {
+    let memory = Lines::new(2);
+    let mut order: Order<Data> = Order::new(Mode::Model, By::Seed(1));
+    assert_eq!(order.next_due(), None);
+    order.hold(
+        (0, 900_000),
+        (0, 1),
+        ROUTE,
+        Data { bytes: Vec::new(), atomic: false },
+        Waits::default(),
+        false,
+    );
+    assert_eq!(order.next_due(), Some(900_000), "it is in flight until then");
+    let pause = order.not_before;
+    assert!((1..900_000).contains(&pause));
+    order.place(100, LANE, store(&memory, 0, 1, false));
+    assert_eq!(order.next_due(), Some(pause));
+    order.place(pause + 5, Lane { queue: 8, ..LANE }, store(&memory, 1, 1, false));
+    assert_eq!(order.next_due(), Some(pause));
+}
+
+#[test]
+fn the_oldest_step_is_the_first_of_all_that_are_due() {
+    let memory = Lines::new(8);
+    for (mode, seed) in [(Mode::Pcie, 1), (Mode::Relaxed, 2), (Mode::Model, 3), (Mode::Model, 4)] {
+        let mut random = Random::new(seed);
+        let mut order = Order::new(mode, By::Seed(seed));
+        for now in 0..3000 {
+            let queue = 7 + random.below(3) as u32;
+            match random.below(7) {
+                0 => {
+                    let (line, lines) = (random.below(6) as usize, 1 + random.below(2) as usize);
+                    order.place(
+                        now,
+                        Lane { queue, ..LANE },
+                        store(&memory, line, lines, random.below(2) == 0),
+                    );
+                }
+                1 => order.place_step(now, Lane { queue, ..LANE }, completion(1)),
+                2 => {
+                    let after = (random.below(2) == 0).then(|| order.mark(Lane { queue, ..LANE }));
+                    let shared = Arc::clone(&memory) as Arc<dyn Memory>;
+                    let fill = Fill { memory: shared, offset: 0, at: 0, len: 2 * LINE, after };
+                    let fills = if random.below(2) == 0 { vec![fill] } else { Vec::new() };
+                    let packet = Data { bytes: vec![0; 2 * LINE], atomic: random.below(4) == 0 };
+                    let route = Route { src: queue, ..ROUTE };
+                    let arrives = now + random.below(3) * 10;
+                    order.hold((now, arrives), (0, 1), route, packet, Waits { fills, after: None }, false);
+                }
+                3 if random.below(50) == 0 => drop(order.drain(now, 1)),
+                _ => {
+                    let mut first: Option<Step> = None;
+                    let mut all = order.steps();
+                    all.sort_by_key(|step| step.number);
+                    order.each(|step, at| {
+                        if at <= now && first.is_none_or(|first| step.number < first.number) {
+                            first = Some(step);
+                        }
+                        true
+                    });
+                    assert_eq!(order.oldest(now), first, "{mode}, at {now}");
+                    if let Some(step) = order.choose(u64::MAX) {
+                        assert!(all.contains(&step));
+                        drop(take(&mut order, step));
+                    }
+                }
+            }
+            let fronts: Vec<u64> = {
+                let lanes = order.lanes.values().filter_map(|placed| Some(placed.front()?.number));
+                let ways = order.ways.values().filter_map(|held| Some(held.front()?.number));
+                let mut all: Vec<u64> = lanes.chain(ways).collect();
+                all.sort_unstable();
+                all
+            };
+            assert!(order.fronts.keys().copied().eq(fronts));
+        }
+        let (.., tokens) = run(&mut order, &memory);
+        assert!(!tokens.is_empty() && order.fronts.is_empty() && order.answers.is_empty());
+    }
+}
+
+#[test]
+fn a_line_that_waits_for_an_earlier_one_is_free_when_that_is_there() {
+    let memory = Lines::new(3);
+    let mut order: Order<Data> = Order::new(Mode::Model, By::Hand);
+    // The third one writes what the first one writes; the second one keeps it from being the first.
+    for line in [0, 1, 0] {
+        order.place(0, LANE, store(&memory, line, 1, false));
+    }
+    let numbers = |order: &Order<Data>| order.steps().iter().map(|step| step.number).collect::<Vec<_>>();
+    assert_eq!(numbers(&order), [1, 2]);
+    let first = order.steps()[0];
+    drop(take(&mut order, first));
+    // Twice: what was found the first time is kept.
+    assert_eq!((numbers(&order), numbers(&order)), (vec![2, 3], vec![2, 3]));
+}
