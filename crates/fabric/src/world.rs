@@ -4,9 +4,10 @@
 use crate::direct::PIECE;
 use crate::front::{Front, Station};
 use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
-use crate::net::{Address, Net, PortLocation, TimerEntry};
+use crate::net::{Address, Net, PortLocation};
 use crate::peers::Peers;
 use crate::port::Port;
+use crate::timer::Look;
 use crate::udp;
 use crate::wire::Message;
 use crate::world_lock::ROUND;
@@ -26,17 +27,6 @@ const STEP: u32 = 16;
 /// The queues in ERR that are checked for new receives in each call, and by the fabric's thread each time.
 const SWEEP: usize = 8;
 const SWEEP_OF_THREAD: usize = 256;
-
-/// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
-/// timer waits for.
-const LATE: u64 = 1_000_000_000;
-/// Until the next look at such a timer, if it waits for datagrams that the socket of its port has.
-const BEHIND: u64 = 1_000_000;
-
-/// A timer that waits for an answer which a mode of order keeps back is set again for this time, ns.
-const LATER: u64 = 10_000_000;
-/// How many times one is set again whose answer comes from another process: together about a second, for each of its retries.
-const MOST_POSTPONED: u32 = 100;
 
 /// All state of a fabric.
 pub struct World<M: Model> {
@@ -200,63 +190,6 @@ impl<M: Model> World<M> {
         }
     }
 
-    /// Runs the timer of a queue, if it is due. `entry` is its entry in the network.
-    fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32) {
-        let is_behind = self.outside.of(index).is_some_and(udp::Link::is_behind);
-        let Some((device, mut port)) = self.device(index) else { return };
-        let Some((timer, wait)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
-            // The queue that set it is destroyed.
-            return;
-        };
-        timer.queued = None;
-        match timer.deadline {
-            Some(at) if at <= port.now => {
-                if wait == Wait::Answer && is_behind && at.saturating_add(LATE) > port.now {
-                    // The answer may be among the datagrams. The program, or the thread that reads them, was not scheduled in time.
-                    timer.queued = Some(port.net.wake(port.now.saturating_add(BEHIND), index, queue));
-                    return;
-                }
-                timer.deadline = None;
-                device.timeout(&mut port, queue);
-            }
-            Some(at) => timer.arm(&mut port, queue, at),
-            None => {}
-        }
-    }
-
-    /// [`fire`](Self::fire) in real time. A timer waits on if a mode of order keeps back the answer that it waits for, or may do so in the
-    /// process of the peer: neither the peer nor the network is slow.
-    fn fire_in_real_time(&mut self, entry: TimerEntry, index: usize, queue: u32) {
-        if self.net.order.is_none() {
-            return self.fire(entry, index, queue);
-        }
-        let is_here = |port: &Address| matches!(port.location, PortLocation::Here | PortLocation::Gone);
-        let is_alone = self.net.ports.iter().all(is_here);
-        if let Some((device, mut port)) = self.device(index)
-            && let qpn = device.queue_pair(queue)
-            && let Some((timer, Wait::Answer)) = device.timer(queue)
-            && timer.queued == Some(entry)
-            && timer.deadline.is_some_and(|at| at <= port.now)
-            && let Some(order) = &port.net.order
-            && (order.delays_answer(index, qpn) || !is_alone && timer.postponed < MOST_POSTPONED)
-        {
-            let (later, postponed) = (port.now.saturating_add(LATER), timer.postponed + 1);
-            timer.queued = None;
-            timer.arm(&mut port, queue, later);
-            timer.postponed = postponed;
-            return;
-        }
-        self.fire(entry, index, queue);
-    }
-
-    /// Sets a timer again that was popped and not run.
-    fn set_again(&mut self, entry: TimerEntry, index: usize, queue: u32) {
-        let Some((device, port)) = self.device(index) else { return };
-        if let Some((timer, _)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) {
-            timer.queued = Some(port.net.wake(entry.0, index, queue));
-        }
-    }
-
     /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock.
     fn settle_real(&mut self, end: Option<Instant>) -> bool {
         loop {
@@ -282,23 +215,18 @@ impl<M: Model> World<M> {
                 return false;
             }
             match self.net.pop_timer(self.now) {
-                Some((entry, index, queue)) => self.fire_in_real_time(entry, index, queue),
+                Some((entry, index, queue)) => self.fire(entry, index, queue, Look::Idle),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return false,
                 None => {}
             }
         }
     }
 
-    /// Runs each due timer once, except timers that wait for an answer, which may be among the due packets.
+    /// Runs each due timer once, while packets are due that were not delivered.
     fn fire_early(&mut self) {
         let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
         for (entry, index, queue) in due {
-            let wait = self.device(index).and_then(|(device, _)| device.timer(queue).map(|(_, wait)| wait));
-            if wait == Some(Wait::Answer) && entry.0.saturating_add(LATE) > self.now {
-                self.set_again(entry, index, queue);
-            } else {
-                self.fire_in_real_time(entry, index, queue);
-            }
+            self.fire(entry, index, queue, Look::Busy);
         }
     }
 
@@ -328,7 +256,7 @@ impl<M: Model> World<M> {
             };
             if deadline > at {
                 // It was queued too early, and is queued again for its time.
-                self.fire(entry, index, queue);
+                self.fire(entry, index, queue, Look::Virtual);
                 continue;
             }
             let looks = all_timers || matches!(wait, Wait::Receiver { .. });
@@ -338,7 +266,7 @@ impl<M: Model> World<M> {
                 continue;
             }
             self.now = self.now.max(at);
-            self.fire(entry, index, queue);
+            self.fire(entry, index, queue, Look::Virtual);
             self.deliver_packets(u64::MAX, true);
             self.take_all_steps();
         }
@@ -394,7 +322,7 @@ impl<M: Model> World<M> {
             }
             let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(entry.0);
-            self.fire(entry, index, queue);
+            self.fire(entry, index, queue, Look::Virtual);
         }
         self.now = self.now.max(until);
         self.tidy(usize::MAX);
@@ -404,7 +332,7 @@ impl<M: Model> World<M> {
     pub(crate) fn run_next_timer(&mut self) -> bool {
         let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) else { return false };
         self.now = self.now.max(entry.0);
-        self.fire(entry, index, queue);
+        self.fire(entry, index, queue, Look::Virtual);
         true
     }
 
