@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of the fabrics of programs that exist, from the environment.
 
-use super::Setting;
+use super::{Mode, Setting};
 use crate::fabric::Fabric;
 use crate::model::Model;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ impl<M: Model> Fabric<M> {
             }
         };
         let seed = self.order(setting);
-        if setting.seed.is_none() {
+        if setting.seed.is_none() && setting.mode != Mode::Ordered {
             let mode = setting.mode;
             eprintln!("{ORDER}={mode}:{seed} repeats the order of this run");
         }
