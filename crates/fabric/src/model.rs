@@ -11,7 +11,7 @@ use crate::net::{Address, Net};
 use crate::order::{Label, Route};
 use crate::port::Port;
 use crate::ring::{Queue, RingDump};
-use crate::script::{Answer, PacketFacts};
+use crate::script::{Answer, PacketFacts, Rule};
 use crate::stat::{QpKind, QpStat};
 use crate::timer::Timer;
 use crate::violation::Violations;
@@ -113,6 +113,13 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     fn admit(&mut self, port: &mut Port<'_, Self::Packet>, packet: &mut Self::Packet) -> bool {
         let _ = (port, packet);
         false
+    }
+
+    /// Why a rule of a script has no effect on any device of this model; `None` if it has one.
+    #[must_use]
+    fn refuses(rule: &Rule) -> Option<&'static str> {
+        let _ = rule;
+        None
     }
 
     /// Forgets what is stored about the port of another process: its slot gets another port.

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use uverbs_core::device::NodeType;
 use uverbs_core::kernel::Kernel;
 use uverbs_efa_device::{EfaDevice, Generation};
+use uverbs_fabric::script::{Rule, of_environment_for};
 use uverbs_fabric::{Fabric, Model};
 use uverbs_hca::{Hca, Link};
 
@@ -93,9 +94,27 @@ pub(crate) fn script_post(index: usize, verb: &str, queue: u32) -> Option<Errno>
     }
 }
 
+/// Reads the script. A rule that has no effect on any device of the process is an error.
+fn script() -> Result<(), String> {
+    fn of<M: Model>(_: Option<&Fabric<M>>, rule: &Rule) -> Option<&'static str> {
+        M::refuses(rule)
+    }
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let has_hca = is_set("UVERBS_HCA") || is_set("UVERBS_HCA_UDP");
+    let refuses = |rule: &Rule| match (has_hca, is_set("UVERBS_EFA")) {
+        (true, true) => {
+            of(None::<&uverbs_hca::Fabric>, rule).and(of(None::<&uverbs_efa_device::Fabric>, rule))
+        }
+        (true, false) => of(None::<&uverbs_hca::Fabric>, rule),
+        (false, true) => of(None::<&uverbs_efa_device::Fabric>, rule),
+        (false, false) => None,
+    };
+    of_environment_for(refuses).map(drop)
+}
+
 fn make() -> Outcome<Vec<Device>> {
     // A program whose faults are not those that were asked for would pass its test in vain.
-    if let Err(error) = uverbs_fabric::script::of_environment() {
+    if let Err(error) = script() {
         log::error!("{error}");
         return Err(Errno::EINVAL);
     }

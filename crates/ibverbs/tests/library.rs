@@ -484,13 +484,28 @@ fn a_script_fails_calls_posts_and_completions() {
         return;
     }
     // Without devices, a program can't pass its test in vain.
-    std::fs::write(&script, "call verb=create_qp : drop").unwrap();
     let program = compile("faults", Some(library()));
-    let mut run = Command::new(program);
-    run.env("UVERBS_HCA", "2").env("UVERBS_HCA_FAULTS", &script).env("LD_LIBRARY_PATH", library());
-    let out = run.env("VERBS_LOG_LEVEL", "1").output().unwrap();
-    let text = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && text.contains("line 1, column 23: drop: no action of a call"), "{text}");
+    let refused = |rules: &str, efa: bool| {
+        std::fs::write(&script, rules).unwrap();
+        let mut run = Command::new(&program);
+        run.env("UVERBS_HCA", "2").env("UVERBS_HCA_FAULTS", &script).env("LD_LIBRARY_PATH", library());
+        if efa {
+            run.env("UVERBS_EFA", "1");
+        }
+        let out = run.env("VERBS_LOG_LEVEL", "3").output().unwrap();
+        (!out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (failed, text) = refused("call verb=create_qp : drop", false);
+    assert!(failed && text.contains("line 1, column 23: drop: no action of a call"), "{text}");
+    // No device of the process loses a completion; an EFA would.
+    let (failed, text) = refused("\ncompletion : drop", false);
+    assert!(
+        failed && text.contains("line 2, column 14: drop: the completions of a software ConnectX"),
+        "{text}"
+    );
+    let (_, text) = refused("completion : drop\npacket : nak invalid", true);
+    assert_eq!(text.matches("the completions of a software ConnectX").count(), 1, "{text}");
+    assert_eq!(text.matches("a software EFA sends no NAK").count(), 1, "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
 use uverbs_fabric::order::Label;
 use uverbs_fabric::ring::{Queue, RingDump};
+use uverbs_fabric::script::{Action, Key, Point, Rule};
 use uverbs_fabric::{Model, Packet as _, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
@@ -107,6 +108,17 @@ impl Model for Device {
 
     fn qp_stats(&self) -> Vec<QpStat<QpKind>> {
         self.qps.values().map(|qp| QpStat::new(qp.qpn.into(), qp.kind, qp.state)).collect()
+    }
+
+    fn refuses(rule: &Rule) -> Option<&'static str> {
+        let is_of_packet = rule.point == Point::Packet;
+        match rule.action {
+            Action::Nak(_) | Action::Rnr(_) => Some("a software EFA sends no NAK"),
+            _ if is_of_packet && rule.selectors.iter().any(|(key, _)| *key == Key::Wr) => {
+                Some("the packets of a software EFA have no number of a WR")
+            }
+            _ => None,
+        }
     }
 
     fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {

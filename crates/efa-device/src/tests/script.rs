@@ -140,3 +140,20 @@ fn datagrams_have_the_same_rules() {
     fabric.run_for(Duration::from_millis(1));
     assert_eq!(y.poll().map(|done| done.status), Some(OK));
 }
+
+#[test]
+fn rules_without_effect_are_refused_with_their_line() {
+    let (fabric, _x, _y, _) = ends("", Shape::default());
+    for (text, column) in [
+        ("completion : drop\npacket : nak invalid", 10),
+        ("completion : drop\npacket opcode=send : rnr 3", 22),
+        ("completion : drop\npacket wr=2 : drop", 15),
+    ] {
+        for error in [fabric.script(text), fabric.add_rules(text)] {
+            let error = error.unwrap_err();
+            assert_eq!((error.line, error.column), (2, column), "{error}");
+            assert!(error.message.contains("software EFA"), "{error}");
+        }
+    }
+    fabric.script("completion wr=1 : delay 2ms\npacket psn=3 : drop").unwrap();
+}

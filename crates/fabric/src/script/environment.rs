@@ -2,10 +2,11 @@
 //! The script of the environment, for programs that exist.
 
 use super::report::Place;
-use super::{Engine, MAX_TEXT, Script, ScriptError};
+use super::{Engine, MAX_TEXT, Rule, Script, ScriptError, parse};
 use crate::fabric::Fabric;
 use crate::model::Model;
 use std::io::Read as _;
+use std::sync::{Mutex, PoisonError};
 
 /// The file of the script.
 const FILE: &str = "UVERBS_HCA_FAULTS";
@@ -15,6 +16,14 @@ const FILE: &str = "UVERBS_HCA_FAULTS";
 /// # Errors
 /// The file can't be read, or is not a script: why, in words.
 pub fn of_environment() -> Result<Option<Script>, String> {
+    of_environment_for(|_| None)
+}
+
+/// As [`of_environment`], for a process that has devices of some models only. `refuses` says why a rule has no effect on any of them.
+///
+/// # Errors
+/// As [`of_environment`], and if a rule has no effect.
+pub fn of_environment_for(refuses: impl Fn(&Rule) -> Option<&'static str>) -> Result<Option<Script>, String> {
     let Some(path) = std::env::var_os(FILE) else { return Ok(None) };
     let shown = std::path::Path::new(&path).display();
     let read = || {
@@ -24,13 +33,30 @@ pub fn of_environment() -> Result<Option<Script>, String> {
         Ok(text)
     };
     let text = read().map_err(|error: std::io::Error| format!("{FILE}: {shown}: {error}"))?;
-    text.parse().map(Some).map_err(|error: ScriptError| format!("{FILE}: {shown}: {error}"))
+    parse::script(&text, refuses).map(Some).map_err(|error| format!("{FILE}: {shown}: {error}"))
+}
+
+/// Logs a warning that no fabric of this process has logged.
+fn say_once(warning: String) {
+    // There are not more of them than models.
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if !said.contains(&warning) {
+        log::warn!("{warning}");
+        said.push(warning);
+    }
 }
 
 impl<M: Model> Fabric<M> {
     /// Sets the script that the environment asks for.
     pub(crate) fn scripted(self) -> Self {
-        let script = of_environment().unwrap_or_else(|error| {
+        let script = of_environment_for(M::refuses).or_else(|error| {
+            // The process may have fabrics of several models, and the rule is for another one.
+            let script = of_environment()?;
+            say_once(error);
+            Ok(script)
+        });
+        let script = script.unwrap_or_else(|error: String| {
             log::error!("{error}");
             None
         });
@@ -58,7 +84,20 @@ impl<M: Model> Fabric<M> {
     }
 
     /// Sets a script, instead of the script before. An empty one only counts; [`no_script`](Self::no_script) ends it.
-    pub fn set_script(&self, script: Script) {
+    ///
+    /// # Errors
+    /// A rule has no effect on the devices of this fabric. The line is the number of the rule.
+    pub fn set_script(&self, script: Script) -> Result<(), ScriptError> {
+        match script.refused::<M>() {
+            Some(refused) => Err(refused),
+            None => {
+                self.replace_script(script);
+                Ok(())
+            }
+        }
+    }
+
+    fn replace_script(&self, script: Script) {
         let left = self.enter(|world| match &mut world.net.script {
             Some(engine) => {
                 engine.replace(script, world.now);
@@ -74,25 +113,25 @@ impl<M: Model> Fabric<M> {
     /// Sets a script by its text. The guide "Faults by script" has its grammar.
     ///
     /// # Errors
-    /// The text is not a script.
+    /// The text is not a script, or a rule has no effect on the devices of this fabric.
     ///
     /// # Examples
     /// ```text
     /// fabric.script("packet device=hca0 opcode=send wr=7 : drop")?;
     /// ```
     pub fn script(&self, text: &str) -> Result<(), ScriptError> {
-        self.set_script(text.parse()?);
+        self.replace_script(parse::script(text, M::refuses)?);
         Ok(())
     }
 
     /// Adds the rules of a text to the script. Those that are there go on counting.
     ///
     /// # Errors
-    /// The text is not a script, or there are too many rules then.
+    /// The text is not a script, a rule has no effect on the devices of this fabric, or there are too many rules then.
     pub fn add_rules(&self, text: &str) -> Result<(), ScriptError> {
-        let script: Script = text.parse()?;
+        let script = parse::script(text, M::refuses)?;
         if !self.read(|world| world.net.is_scripted()) {
-            self.set_script(Script::default());
+            self.replace_script(Script::default());
         }
         self.enter(|world| {
             let Some(engine) = &mut world.net.script else { return Ok(()) };

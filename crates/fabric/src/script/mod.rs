@@ -34,12 +34,13 @@ mod world;
 
 pub(crate) use engine::Engine;
 pub use engine::Event as Seen;
-pub use environment::of_environment;
+pub use environment::{of_environment, of_environment_for};
 pub use names::{Event, Key, Opcode, Point, Queue, Refusal, Status};
 pub use net::{Answer, Completed, Failure, PacketFacts};
 pub(crate) use report::watch;
 pub use rule::{Action, Change, Rule, Span, Value};
 
+use crate::model::Model;
 use core::fmt;
 use core::str::FromStr;
 
@@ -58,11 +59,23 @@ impl fmt::Display for Script {
     }
 }
 
+impl Script {
+    /// The first rule that has no effect on any device of a model, and why.
+    #[must_use]
+    pub fn refused<M: Model>(&self) -> Option<ScriptError> {
+        let refused = |(i, rule)| {
+            let message = format!("{rule}: {}", M::refuses(rule)?);
+            Some(ScriptError { line: i + 1, column: 1, message })
+        };
+        self.0.iter().enumerate().find_map(refused)
+    }
+}
+
 impl FromStr for Script {
     type Err = ScriptError;
 
     fn from_str(text: &str) -> Result<Self, ScriptError> {
-        parse::script(text)
+        parse::script(text, |_| None)
     }
 }
 

@@ -41,7 +41,11 @@ fn words(text: &str, offset: usize) -> impl Iterator<Item = Word<'_>> {
     })
 }
 
-pub(super) fn script(text: &str) -> core::result::Result<Script, ScriptError> {
+/// The rules of a text. `refuses` says why a rule would have no effect.
+pub(super) fn script(
+    text: &str,
+    refuses: impl Fn(&Rule) -> Option<&'static str>,
+) -> core::result::Result<Script, ScriptError> {
     let mut rules = Vec::new();
     if text.len() > MAX_TEXT {
         return Err(ScriptError { line: 0, column: 0, message: format!("more than {MAX_TEXT} bytes") });
@@ -55,12 +59,12 @@ pub(super) fn script(text: &str) -> core::result::Result<Script, ScriptError> {
         if rules.len() == MAX_RULES {
             return Err(error((1, format!("more than {MAX_RULES} rules"))));
         }
-        rules.push(rule(line).map_err(error)?);
+        rules.push(rule(line, &refuses).map_err(error)?);
     }
     Ok(Script(rules))
 }
 
-fn rule(line: &str) -> Result<Rule> {
+fn rule(line: &str, refuses: impl Fn(&Rule) -> Option<&'static str>) -> Result<Rule> {
     let Some(colon) = line.find(':') else {
         return Err((line.trim_ascii_end().len() + 1, "\":\" and an action are missing".into()));
     };
@@ -79,17 +83,20 @@ fn rule(line: &str) -> Result<Rule> {
         selectors.push((key, value));
     }
     let mut right = words(&line[colon + 1..], colon + 1);
-    let word = right.next().ok_or((colon + 2, "an action is missing".to_owned()))?;
-    let action = action(word, &mut right, line.len())?;
+    let named = right.next().ok_or((colon + 2, "an action is missing".to_owned()))?;
+    let action = action(named, &mut right, line.len())?;
     if !action.is_of(point) {
-        return Err(word.error(format!("no action of a {point}")));
+        return Err(named.error(format!("no action of a {point}")));
     }
     if let Some(word) = right.next() {
         return Err(word.error("the action has ended"));
     }
     let this = Rule { point, selectors, action };
     this.check().map_err(|message| (first.column, message))?;
-    Ok(this)
+    match refuses(&this) {
+        Some(reason) => Err(named.error(reason)),
+        None => Ok(this),
+    }
 }
 
 impl Rule {

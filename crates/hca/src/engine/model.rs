@@ -10,6 +10,7 @@ use crate::cm::Cm;
 use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
 use uverbs_fabric::ring::{Queue, RingDump};
+use uverbs_fabric::script::{Action, Point, Rule};
 use uverbs_fabric::{Model, Near, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
@@ -143,6 +144,12 @@ impl Model for Device {
             stat
         };
         self.qps.values().map(stat).collect()
+    }
+
+    fn refuses(rule: &Rule) -> Option<&'static str> {
+        let is_kept = matches!(rule.action, Action::Drop | Action::Delay(_));
+        let reason = "the completions of a software ConnectX are in order, and none is lost";
+        (rule.point == Point::Completion && is_kept).then_some(reason)
     }
 
     fn queue(&self, qpn: u32, queue: Queue) -> Option<RingDump> {

@@ -199,3 +199,20 @@ fn numbers_begin_anew_after_a_reset() {
     assert_eq!(polled(&mut a.send_cq), [0; 3]);
     assert_eq!(b.hca.stat().received, 1);
 }
+
+#[test]
+fn rules_without_effect_are_refused_with_their_line() {
+    let fabric = Fabric::deterministic(0);
+    for (action, column) in [("drop", 28), ("delay 2ms", 28)] {
+        let text = format!("# late\ncompletion device=hca0    : {action}");
+        for error in [fabric.script(&text), fabric.add_rules(&text)] {
+            let error = error.unwrap_err();
+            assert_eq!((error.line, error.column), (2, column), "{error}");
+            assert!(error.message.contains("completions of a software ConnectX"), "{error}");
+        }
+        let error = fabric.set_script(text.parse().unwrap()).unwrap_err();
+        assert!(error.message.contains(action) && error.line == 1, "{error}");
+    }
+    assert_eq!(fabric.rules(), None);
+    fabric.script("packet : delay 2ms\npacket : drop\ncompletion : full").unwrap();
+}
