@@ -6,40 +6,50 @@ use core::time::Duration;
 use std::time::Instant;
 use uverbs::attr::AccessFlags;
 use uverbs_hca::explore::Mode;
-use uverbs_litmus::generate::{SHAPES, sample};
+use uverbs_litmus::generate::{SHAPES, Sample, sample};
 use uverbs_litmus::oracle::{Rules, outcomes};
 use uverbs_litmus::program::Program;
 
 /// Sizes of the programs, in steps, and which of them are taken: `3/2,4/3000` are one of two with up to three steps, and one of 3,000 with four.
+/// `4/3000:7` are others of these, the part with the number 7; `4/3000:7-9` three parts.
 const BOUND: &str = "UVERBS_TEST_LITMUS";
 const DEFAULT_BOUND: &str = "3/2,4/3000";
 /// The differences that are shown.
 const SHOWN: usize = 12;
 
-/// The largest size, and the one of so many, of each range of sizes.
-fn bounds() -> Vec<(usize, usize)> {
+/// Programs of up to a size.
+struct Bound {
+    size: usize,
+    every: usize,
+    /// The first and the last part of them.
+    parts: (usize, usize),
+}
+
+fn bounds() -> Vec<Bound> {
     let text = std::env::var(BOUND).unwrap_or_else(|_| DEFAULT_BOUND.into());
     let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("{BOUND}={text}: not a number"));
-    let ranges = text.split(',').map(|range| {
+    let bound = |range: &str| {
+        let (range, parts) = range.split_once(':').unwrap_or((range, "0"));
         let (size, every) = range.split_once('/').unwrap_or((range, "1"));
-        (number(size), number(every))
-    });
-    ranges.collect()
+        let (first, last) = parts.split_once('-').unwrap_or((parts, parts));
+        Bound { size: number(size), every: number(every), parts: (number(first), number(last)) }
+    };
+    text.split(',').map(bound).collect()
 }
 
 fn equal(mode: Mode, rules: Rules) {
     let bench = Bench::new(AccessFlags::empty());
     let bounds = bounds();
-    let largest = bounds.iter().map(|(size, _)| *size).max().unwrap_or(0);
+    let largest = bounds.iter().map(|bound| bound.size).max().unwrap_or(0);
     let (mut count, mut hang, mut several, mut runs, mut redundant) = (0, 0, 0, 0, 0);
     let (mut of_model, mut of_device) = (Duration::ZERO, Duration::ZERO);
     let mut differences = Vec::new();
     let mut most = (0, 0, String::new());
     for (i, shape) in SHAPES.into_iter().enumerate() {
         for size in 1..=largest {
-            let Some((_, every)) = bounds.iter().find(|(largest, _)| size <= *largest) else { continue };
+            let Some(bound) = bounds.iter().find(|bound| size <= bound.size) else { continue };
             let (mut number, before) = (0_usize, (runs, redundant, of_device));
-            sample(shape, size, *every, |program: &Program| {
+            let mut examine = |program: &Program| {
                 number += 1;
                 let start = Instant::now();
                 let Ok(expected) = outcomes(program, rules) else {
@@ -65,7 +75,10 @@ fn equal(mode: Mode, rules: Rules) {
                     let less: Vec<_> = expected.difference(&found).collect();
                     differences.push(format!("{program}: the device has also {more:?}, and not {less:?}"));
                 }
-            });
+            };
+            for part in bound.parts.0..=bound.parts.1 {
+                sample(shape, size, Sample { every: bound.every, part }, &mut examine);
+            }
             let (runs, redundant, time) = (runs - before.0, redundant - before.1, of_device - before.2);
             println!(
                 "{mode}, shape {i}, {size} steps: {number} programs, {runs} runs, {redundant} redundant, {time:?}; {} of {count} differ so far",
@@ -79,7 +92,8 @@ fn equal(mode: Mode, rules: Rules) {
     );
     assert!(
         differences.is_empty(),
-        "{} of {count} programs differ:\n{}",
+        "{mode}, {BOUND}={}: {} of {count} programs differ:\n{}",
+        std::env::var(BOUND).unwrap_or_else(|_| DEFAULT_BOUND.into()),
         differences.len(),
         differences[..SHOWN.min(differences.len())].join("\n")
     );

@@ -271,21 +271,44 @@ struct Search<'f> {
     found: &'f mut dyn FnMut(&Program),
 }
 
-/// One in so many.
+/// One in so many: those whose number has this remainder.
 #[derive(Debug)]
 struct Every {
     every: usize,
+    remainder: usize,
     so_far: usize,
 }
 
 impl Every {
-    fn new(every: usize) -> Self {
-        Self { every: every.max(1), so_far: 0 }
-    }
-
     fn takes(&mut self) -> bool {
         self.so_far += 1;
-        self.so_far.is_multiple_of(self.every)
+        self.so_far % self.every == self.remainder
+    }
+}
+
+/// A part of the programs: one in about `every`, some programs of some beginnings. Each program is in one of the [`parts`](Self::parts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// One in so many.
+    pub every: usize,
+    /// Which of them.
+    pub part: usize,
+}
+
+impl Sample {
+    /// The strides of beginnings and of endings for programs of a size.
+    fn strides(self, size: usize) -> (usize, usize) {
+        let every = self.every.max(1);
+        // Few programs are all that is wanted of a small size.
+        let beginnings = if size > 3 { every.isqrt() } else { 1 };
+        (beginnings, every / beginnings)
+    }
+
+    /// The number of parts that have all programs of a size.
+    #[must_use]
+    pub fn parts(self, size: usize) -> usize {
+        let (beginnings, endings) = self.strides(size);
+        beginnings * endings
     }
 }
 
@@ -332,14 +355,42 @@ impl Search<'_> {
 
 /// Calls `found` with each program of this shape and size.
 pub fn programs(shape: Shape, size: usize, found: impl FnMut(&Program)) {
-    sample(shape, size, 1, found);
+    sample(shape, size, Sample { every: 1, part: 0 }, found);
 }
 
-/// Calls `found` with about one in `every` of the programs of this shape and size: some programs of some beginnings.
-pub fn sample(shape: Shape, size: usize, every: usize, mut found: impl FnMut(&Program)) {
+/// Calls `found` with a part of the programs of this shape and size. There is none whose number is not below [`Sample::parts`].
+pub fn sample(shape: Shape, size: usize, sample: Sample, mut found: impl FnMut(&Program)) {
     let program = Program { threads: Vec::new() };
-    // Few programs are all that is wanted of a small size.
-    let beginnings = Every::new(if size > 3 { every.isqrt() } else { 1 });
-    let endings = Every::new(every / beginnings.every);
+    let (every_beginning, every_ending) = sample.strides(size);
+    if sample.part >= sample.parts(size) {
+        return;
+    }
+    let every = |every, remainder| Every { every, remainder, so_far: 0 };
+    let beginnings = every(every_beginning, sample.part / every_ending);
+    let endings = every(every_ending, sample.part % every_ending);
     Search { shape, size, program, beginnings, endings, found: &mut found }.extend(&Names::default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn each_program_is_in_one_part() {
+        for (shape, size, every) in [(SHAPES[0], 3, 7), (SHAPES[2], 3, 4), (SHAPES[2], 4, 30)] {
+            let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+            programs(shape, size, |program| drop(counts.insert(program.to_string(), 0)));
+            assert!(!counts.is_empty());
+            let all = Sample { every, part: 0 };
+            let parts = all.parts(size);
+            assert!((2..=every).contains(&parts));
+            for part in 0..=parts {
+                sample(shape, size, Sample { part, ..all }, |program| {
+                    *counts.get_mut(&program.to_string()).expect("a program of the list") += 1;
+                });
+            }
+            assert!(counts.values().all(|count| *count == 1), "{shape:?} of {size} steps");
+        }
+    }
 }
