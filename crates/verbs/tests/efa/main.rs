@@ -8,6 +8,7 @@ mod bed;
 mod errors;
 mod order;
 mod owned;
+mod races;
 mod raw;
 mod removal;
 mod scopes;

@@ -19,14 +19,14 @@ const OPS: SendOpsFlags = SendOpsFlags::SEND
     .union(SendOpsFlags::RDMA_WRITE)
     .union(SendOpsFlags::RDMA_WRITE_WITH_IMM);
 
-struct End<D: Driver> {
-    qp: raw::Qp<Srd, Exclusive, D>,
+pub(crate) struct End<D: Driver> {
+    pub(crate) qp: raw::Qp<Srd, Exclusive, D>,
     cq: raw::Cq<Exclusive, D>,
-    mr: MemoryRegion<Vec<u8>, uverbs::Exposed, D>,
+    pub(crate) mr: MemoryRegion<Vec<u8>, uverbs::Exposed, D>,
     pd: ProtectionDomain<D>,
     context: Context<D>,
-    here: Endpoint,
-    device: EfaDevice,
+    pub(crate) here: Endpoint,
+    pub(crate) device: EfaDevice,
 }
 
 impl<D: Driver> End<D> {
@@ -49,7 +49,7 @@ impl<D: Driver> End<D> {
     }
 
     #[track_caller]
-    fn poll(&mut self) -> WorkCompletion {
+    pub(crate) fn poll(&mut self) -> WorkCompletion {
         for _ in 0..1000 {
             let mut wc = [WorkCompletion::default()];
             if let [wc] = *self.cq.poll(&mut wc).unwrap() {
@@ -61,20 +61,20 @@ impl<D: Driver> End<D> {
         panic!("no completion");
     }
 
-    fn recv(&mut self, wr_id: u64, at: core::ops::Range<usize>) {
+    pub(crate) fn recv(&mut self, wr_id: u64, at: core::ops::Range<usize>) {
         let sge = self.mr.sge(at).unwrap();
         // SAFETY: the region lives until the completion, and is accessed by copies.
         unsafe { self.qp.rq().unwrap().post(wr_id, &[sge]) }.unwrap();
     }
 
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+    pub(crate) fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut out = [0; N];
         self.mr.read_at(at, &mut out).unwrap();
         out
     }
 }
 
-fn pair<D: Driver>() -> (End<D>, End<D>, AddressHandle<D>, AddressHandle<D>) {
+pub(crate) fn pair<D: Driver>() -> (End<D>, End<D>, AddressHandle<D>, AddressHandle<D>) {
     let fabric = Fabric::deterministic(11);
     let [a, b] = ["efa_0", "efa_1"].map(|name| End::<D>::new(fabric.device(name).build()));
     let (to_b, to_a) = (a.ah(&b), b.ah(&a));
