@@ -121,7 +121,7 @@ impl<D: Device> Control<D> {
             ["order", setting] => {
                 let setting: Setting = setting.parse().map_err(|e: UnknownOrder| e.to_string())?;
                 let seed = self.fabric.order(setting);
-                return Ok(Setting { seed: Some(seed), ..setting }.to_string());
+                return Ok(setting.repeated_by(seed).to_string());
             }
             ["repairs"] => {
                 return Ok(self.devices.iter().map(|d| d.plugged().repairs()).sum::<u64>().to_string());

@@ -115,7 +115,7 @@ impl Options {
             .reorder(probability("reorder", self.reorder)?);
         if let Some(setting) = self.order {
             let seed = fabric.order(setting);
-            log::info!("the order is {}", Setting { seed: Some(seed), ..setting });
+            log::info!("the order is {}", setting.repeated_by(seed));
         }
         // Before others can send.
         if let Some(path) = &self.pcap {

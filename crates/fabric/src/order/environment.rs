@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of the fabrics of programs that exist, from the environment.
 
-use super::{Mode, Setting};
+use super::Setting;
 use crate::fabric::Fabric;
 use crate::model::Model;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,9 +23,9 @@ impl<M: Model> Fabric<M> {
             }
         };
         let seed = self.order(setting);
-        if setting.seed.is_none() && setting.mode != Mode::Ordered {
-            let mode = setting.mode;
-            eprintln!("{ORDER}={mode}:{seed} repeats the order of this run");
+        let repeated = setting.repeated_by(seed);
+        if setting.seed.is_none() && repeated.seed.is_some() {
+            eprintln!("{ORDER}={repeated} repeats the order of this run");
         }
         let Some(path) = std::env::var_os(STEPS) else { return };
         // The processes and fabrics of a run have a file each.

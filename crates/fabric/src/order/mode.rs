@@ -82,6 +82,15 @@ pub struct Setting {
     pub seed: Option<u64>,
 }
 
+impl Setting {
+    /// The setting that repeats the order of a fabric with this seed: [`Fabric::order`](crate::Fabric::order) returns it. Without a mode
+    /// there is one order only, and no seed.
+    #[must_use]
+    pub fn repeated_by(self, seed: u64) -> Self {
+        Self { seed: (self.mode != Mode::Ordered).then_some(seed), ..self }
+    }
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seed {
@@ -115,6 +124,9 @@ mod tests {
                 let setting = Setting { mode, seed };
                 assert_eq!(setting.to_string().parse(), Ok(setting));
             }
+        }
+        for (mode, text) in [(Mode::Ordered, "ordered"), (Mode::Pcie, "pcie:7")] {
+            assert_eq!(Setting { mode, seed: None }.repeated_by(7).to_string(), text);
         }
         for wrong in ["", "models", "model:", "model:x", "model:-1", "pcie:1:2"] {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
