@@ -228,8 +228,44 @@ impl<D: Driver> Context<D> {
     /// `Unsupported` for a kernel that lacks what the driver needs; [`Error::Protocol`] for an answer that the driver
     /// can't use; otherwise the kernel's error.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
+        Self::from_kernel_with(kernel, D::open)
+    }
+
+    /// As [`open`](Self::open), with the options that `open` passes to the driver.
+    ///
+    /// ```no_run
+    /// use uverbs::Context;
+    /// use uverbs::mlx5::{Devx, Mlx5, Options};
+    ///
+    /// # fn main() -> uverbs::Result<()> {
+    /// let mut options = Options::from_env()?;
+    /// options.devx = Devx::Required;
+    /// let context = Context::open_with(&uverbs::devices()?[0], |kernel| Mlx5::open_with(kernel, &options))?;
+    /// # let _: Context<Mlx5> = context;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open), and those of `open`.
+    pub fn open_with(
+        device: &DeviceInfo,
+        open: impl FnOnce(Arc<dyn Kernel>) -> Result<(D, ContextInfo)>,
+    ) -> Result<Self> {
+        let fd = UverbsFd::open(device, D::DRIVER_IDS)?;
+        Self::from_kernel_with(Arc::new(fd), open)
+    }
+
+    /// As [`from_kernel`](Self::from_kernel), with the options that `open` passes to the driver, with the kernel that it gets.
+    ///
+    /// # Errors
+    /// As of [`from_kernel`](Self::from_kernel), and those of `open`.
+    pub fn from_kernel_with(
+        kernel: Arc<dyn Kernel>,
+        open: impl FnOnce(Arc<dyn Kernel>) -> Result<(D, ContextInfo)>,
+    ) -> Result<Self> {
         let removal = Arc::<Removal>::default();
-        Self::new(D::open(Arc::new(Watched::new(kernel, removal.clone())))?, removal)
+        Self::new(open(Arc::new(Watched::new(kernel, removal.clone())))?, removal)
     }
 
     /// `ibv_import_device`: uses the context of a device file that another process has opened and sent, or that this

@@ -9,6 +9,7 @@
 
 use crate::access::{Access, Unmapped};
 use crate::list::ListParts;
+use crate::mkey_region::MkeyParts;
 use crate::mr::{Exposed, Private};
 use crate::pool::{RawBuf, RawPart, RawShare};
 use crate::scope::Ticket;
@@ -47,6 +48,8 @@ impl HeldKind {
     pub(super) const PRIVATE_PART: Self = Self(11);
     pub(super) const EXPOSED_PART: Self = Self(12);
     pub(super) const UNMAPPED_PART: Self = Self(13);
+    /// A [`MkeyParts`].
+    const MKEY: Self = Self(14);
     const MASK: usize = 15;
 }
 
@@ -89,6 +92,7 @@ pub(super) enum Value<D: Driver> {
     PrivateList(Box<ListParts<Private, D>>),
     ExposedList(Box<ListParts<Exposed, D>>),
     UnmappedList(Box<ListParts<Unmapped, D>>),
+    Mkey(Box<MkeyParts<D>>),
 }
 
 impl<D: Driver> Held<D> {
@@ -129,6 +133,11 @@ impl<D: Driver> Held<D> {
     pub(super) fn list<A: Access>(kind: HeldKind, parts: Box<ListParts<A, D>>) -> Self {
         const { assert!(align_of::<ListParts<A, D>>() > HeldKind::MASK) };
         Self::new(kind, NonNull::from(Box::leak(parts)).cast())
+    }
+
+    pub(super) fn mkey(parts: Box<MkeyParts<D>>) -> Self {
+        const { assert!(align_of::<MkeyParts<D>>() > HeldKind::MASK) };
+        Self::new(HeldKind::MKEY, NonNull::from(Box::leak(parts)).cast())
     }
 
     pub(super) fn scoped(ticket: Ticket) -> Self {
@@ -191,6 +200,8 @@ impl<D: Driver> Held<D> {
             HeldKind::EXPOSED_LIST => Value::ExposedList(unsafe { Box::from_raw(pointer.cast()) }),
             // SAFETY: as above.
             HeldKind::UNMAPPED_LIST => Value::UnmappedList(unsafe { Box::from_raw(pointer.cast()) }),
+            // SAFETY: `mkey` made the pointer from a box (the invariant of this type), which is used once (the contract).
+            HeldKind::MKEY => Value::Mkey(unsafe { Box::from_raw(pointer.cast()) }),
             HeldKind::PRIVATE_SHARED | HeldKind::EXPOSED_SHARED | HeldKind::UNMAPPED_SHARED => {
                 // SAFETY: it is of these kinds, and is not used again (the contract).
                 Value::Shared(unsafe { self.into_share() })

@@ -60,6 +60,7 @@
 //! | [`PoolBuilder::pages`], [`PoolBuilder::numa_node`] | huge pages, a NUMA node |
 //! | [`SharedBuf`], [`BufPart`] | one buffer in several sends and writes at once; a part of one |
 //! | [`BufList`] | several buffers, which one work request gathers from or scatters to |
+//! | [`MkeyRegion`] | several buffers, or strided parts of them, as one region of this process or of a peer |
 //! | [`Qp::scope`] | memory that the caller borrows, for large or rare transfers |
 //! | inline sends | bytes that are copied by the post |
 //!
@@ -95,6 +96,9 @@ pub mod list;
 pub mod memory;
 #[cfg(feature = "metrics")]
 pub mod metrics;
+pub mod mkey;
+mod mkey_post;
+pub mod mkey_region;
 pub mod mr;
 pub mod mw;
 pub mod open;
@@ -139,6 +143,8 @@ pub use id::{CqId, SrqId};
 pub use import::ImportedRegion;
 pub use list::{BufList, MAX_BUFS, Memory, Source};
 pub use memory::PageSize;
+pub use mkey::Mkey;
+pub use mkey_region::{MkeyRegion, PeerPiece, Piece, Segment, Strided};
 pub use mr::{Exposed, MemoryRegion, Private, RegError};
 pub use mw::MemoryWindow;
 pub use open::{AnyDriver, DriverVisitor, OpenBy, devices, open, open_with};

@@ -6,6 +6,7 @@
 use crate::access::Access;
 use crate::flight::Flight;
 use crate::list::{BufList, Memory, Source};
+use crate::mkey_region::{MkeyRegion, Piece};
 use crate::mr::Private;
 use crate::pool::{Buf, BufPart, Filled, SharedBuf};
 use crate::qp::transport::{Connected, HasPeer, Reliable, Sends};
@@ -42,6 +43,14 @@ macro_rules! as_it_is {
 }
 
 as_it_is!(Buf, BufList, BufPart, SharedBuf);
+
+impl<D: Driver, B: Piece<D>> IntoMemory<D> for MkeyRegion<B, D> {
+    type Memory = Self;
+
+    fn into_memory(self) -> Result<Self, Rejected<Self>> {
+        Ok(self)
+    }
+}
 
 impl<D: Driver> IntoMemory<D> for Filled<D> {
     type Memory = Buf<Private, D>;

@@ -14,7 +14,7 @@ use crate::qp::transport::Sends;
 use crate::rejected::{Rejected, reject};
 use core::marker::PhantomData;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
-use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, QueueError, Wr};
+use uverbs_core::provider::{Data, Dest, Driver, Head, Op, PostError, QueueError, Wr, WrBuilder as _};
 use uverbs_core::sync::in_flight::Vacant;
 
 /// Takes back what an open batch has put into the slab, unless it was posted.
@@ -448,6 +448,44 @@ impl<D: Driver> sealed::PostTo<D> for AtOnce<'_, D> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn refuse_plain(self, error: PostError) -> Result<(), QueueError> {
         Err(self.flight.error(error))
+    }
+}
+
+impl<D: Driver> AtOnce<'_, D> {
+    /// The protection domain of the queue.
+    pub(super) fn queue_domain(&self) -> u64 {
+        self.flight.slab.tag()
+    }
+
+    /// Posts what `write` adds to a session of the queue: one work request, without entries. `value` is of the domain of the queue.
+    ///
+    /// # Safety
+    /// As `SendBatch::push`, where `value` owns what the work request names.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn put_written<B: super::rejected::sealed::Lend<D>>(
+        self,
+        Head { wr_id, flags }: Head,
+        value: B,
+        write: impl FnOnce(&mut D::SendQueue, Head),
+    ) -> Result<(), Rejected<B>> {
+        let Self { engine, flight } = self;
+        if engine.wr_is_open() {
+            return Err(Rejected { error: flight.error(PostError::SessionOpen), returned: Some(value) });
+        }
+        let domain = flight.slab.tag();
+        // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; the tag is that of
+        // the slab.
+        let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
+            return Err(Rejected { error: flight.error(flight.no_slot(domain)), returned: Some(value) });
+        };
+        let note = value.note();
+        let number = vacant.fill(Entry { wr_id, held: value.lend() });
+        flight.counts.posts();
+        engine.wr_start();
+        write(engine, Head { wr_id: number, flags });
+        // What `write` has borrowed is free again: from now on another thread may take the entry out.
+        engine.wr_complete().map_err(|error| rejected(flight, number, note, error))
     }
 }
 

@@ -116,6 +116,15 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         self.cap_by(|cap| cap.max_send_sge(max_send_sge).max_recv_sge(max_recv_sge))
     }
 
+    /// Its work requests give indirect keys memory ([`Wr::mkey_configure`](crate::Wr::mkey_configure)), with lists of up to `max_entries`
+    /// entries.
+    pub fn mkeys(self, max_entries: u32) -> Self
+    where
+        T: transport::HasMkeys,
+    {
+        Self { builder: self.builder.mkeys(max_entries), ..self }
+    }
+
     /// The bytes that an inline send or write can have.
     pub fn inline(self, max_inline_data: u32) -> Self {
         self.cap_by(|cap| cap.inline(max_inline_data))

@@ -77,7 +77,7 @@ impl<B> Rejected<B> {
 }
 
 /// A value that a work request can own: a [`Buf`], a part or a list of them, a [`SharedBuf`](super::SharedBuf), a
-/// [`Window`](super::Window).
+/// [`Window`](super::Window), a [`MkeyRegion`](super::MkeyRegion).
 pub trait Lend<D: Driver>: Sized + sealed::Lend<D> {}
 
 pub(super) mod sealed {

@@ -170,8 +170,8 @@ beginnings! {
 #[must_use = "a work request does nothing before its operation is named"]
 pub struct Wr<'a, S, T, D: Driver> {
     pub(crate) sink: S,
-    head: Head,
-    to: Dest<'a, D::Ah>,
+    pub(crate) head: Head,
+    pub(crate) to: Dest<'a, D::Ah>,
     _types: PhantomData<fn() -> (D, T)>,
 }
 

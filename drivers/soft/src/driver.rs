@@ -215,6 +215,7 @@ impl<D: Device> Driver for Soft<D> {
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         create.check(&self.kernel)?;
+        create.without_mkeys()?;
         self.common.device.check_qp(&self.kernel, create.attr)?;
         let parents = QpParents {
             pd: create.pd,

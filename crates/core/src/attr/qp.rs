@@ -221,6 +221,8 @@ pub struct QpInitAttr {
     pub source_qpn: u32,
     /// Operations that the `wr_*` builders must have.
     pub send_ops_flags: SendOpsFlags,
+    /// The longest list of an indirect key that a work request writes; 0 if work requests change none.
+    pub max_mkey_entries: u32,
 }
 
 impl QpInitAttr {
@@ -235,6 +237,7 @@ impl QpInitAttr {
             max_tso_header: 0,
             source_qpn: 0,
             send_ops_flags: SendOpsFlags::empty(),
+            max_mkey_entries: 0,
         }
     }
 }

@@ -8,6 +8,7 @@
 // UNSAFETY: declares the contract of the verbs that pass memory to the device, and relies on it in a default body.
 
 use super::completion::{Completion, CompletionQueue};
+use super::mkey::MkeyObject;
 use super::object::{CqObject, QpObject, SrqObject, WqObject};
 use super::parts::{
     CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
@@ -218,6 +219,15 @@ pub trait Driver: Import + Send + Sync + core::fmt::Debug + 'static {
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         let _ = (length, log_align);
         Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
+    }
+
+    /// Creates an indirect key without memory, with room for a list of `max_entries`. Only for devices that have such keys.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device has no indirect keys, or the context may not create them; otherwise the kernel refuses.
+    fn create_mkey(&self, pd: &PdHandle, max_entries: u16) -> Result<Box<dyn MkeyObject<Self::SendQueue>>> {
+        let _ = (pd, max_entries);
+        Err(Error::unsupported("create_mkey", format!("{} has no indirect keys", Self::NAME)))
     }
 
     /// Creates a work queue: receives without a QP. Only for devices that have work queues.

@@ -12,6 +12,7 @@ pub mod driver;
 pub mod error;
 pub mod inline;
 pub mod list;
+pub mod mkey;
 pub mod object;
 pub mod op;
 pub mod opcodes;
@@ -27,6 +28,7 @@ pub use completion::{Completion, CompletionQueue};
 pub use driver::{DcDriver, Driver, Import};
 pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
+pub use mkey::{MkeyLayout, MkeyMemory, MkeyObject, MkeyPart};
 pub use object::{
     CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject, same_context,
 };

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::object::{Object as _, same_context};
 use crate::attr::{QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqInitAttr, WqInitAttr};
 use crate::control::{DmHandle, PdHandle, RwqIndTableHandle, XrcdHandle};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::{DeviceMapping, Kernel};
 use std::sync::Arc;
 
@@ -110,6 +110,17 @@ impl<D: Driver> QpCreate<'_, D> {
                 ("xrcd", self.xrcd.map(XrcdHandle::kernel)),
             ],
         )
+    }
+
+    /// Refuses work requests that change indirect keys, of which the device has none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::error::Error::Unsupported) as above.
+    pub fn without_mkeys(&self) -> Result<()> {
+        match self.attr.max_mkey_entries {
+            0 => Ok(()),
+            _ => Err(Error::unsupported("create_qp", format!("{} has no indirect keys", D::NAME))),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 // UNSAFETY: passes the contracts of some verbs on to the device's driver.
 
 use super::parts::Part;
+use super::mkey::AnyMkey;
 use super::send::AnySendQueue;
 use super::{Any, AnyDriver, DRIVER_IDS, Member, WqeRemote, WqeSge, parts};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use uverbs_core::control::{
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    CqParts, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DmParts, Driver, Import, MkeyObject, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
 
 /// As [`Member::any`], with a value beside the part.
@@ -200,6 +201,10 @@ impl Driver for AnyDriver {
 
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         each!(self, driver => driver.alloc_dm(length, log_align))
+    }
+
+    fn create_mkey(&self, pd: &PdHandle, max_entries: u16) -> Result<Box<dyn MkeyObject<AnySendQueue>>> {
+        each!(self, D(driver) => Ok(AnyMkey::<D>::of(<D as Driver>::create_mkey(driver, pd, max_entries)?)))
     }
 
     fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {

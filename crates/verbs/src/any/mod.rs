@@ -37,6 +37,7 @@ mod each;
 mod completion;
 mod driver;
 mod format;
+mod mkey;
 mod object;
 pub mod parts;
 mod recv;

@@ -24,6 +24,11 @@ impl AnySendQueue {
     pub(super) const fn new(queue: Any<parts::SendQueue>, is_datagram: bool) -> Self {
         Self { queue, is_datagram }
     }
+
+    /// The queue of the driver, if it is one of this driver.
+    pub(super) fn own<D: Member>(&mut self) -> Option<&mut D::SendQueue> {
+        D::part_mut::<parts::SendQueue>(&mut self.queue)
+    }
 }
 
 /// An open batch of an [`AnySendQueue`].

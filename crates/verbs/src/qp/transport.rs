@@ -97,6 +97,8 @@ pub trait HasPeer: Writes {}
 pub trait Reliable: HasPeer + Reads {}
 /// Connected without a remote SRQ number in each WR: RC, UC.
 pub trait Connected: HasPeer {}
+/// Gives indirect keys memory: RC.
+pub trait HasMkeys: Connected + Reliable {}
 /// Each WR names its destination, by an address handle: UD, SRD.
 pub trait Datagram: Transport {}
 /// Has a send queue: all but XRC receive QPs.
@@ -122,7 +124,7 @@ macro_rules! transports {
 
 transports! {
     /// Reliable connection.
-    Rc = Rc: Writes Reads HasPeer Reliable Connected Sends SendsImm Receives;
+    Rc = Rc: Writes Reads HasPeer Reliable Connected HasMkeys Sends SendsImm Receives;
     /// Unreliable connection.
     Uc = Uc: Writes HasPeer Connected Sends SendsImm Receives;
     /// Unreliable datagram.

@@ -151,6 +151,12 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         self
     }
 
+    /// The longest list of an indirect key that a work request may write.
+    pub(crate) fn mkeys(mut self, max_entries: u32) -> Self {
+        self.attr.max_mkey_entries = max_entries;
+        self
+    }
+
     /// Creation flags.
     pub fn create_flags(mut self, flags: QpCreateFlags) -> Self {
         self.attr.create_flags = flags;

@@ -183,6 +183,7 @@ impl Efa {
     /// context; otherwise a size is out of range, or the kernel refuses.
     pub fn new_qp(&self, create: &QpCreate<'_, Self>, options: QpOptions) -> Result<QpParts<Self>> {
         create.check(&self.kernel)?;
+        create.without_mkeys()?;
         let attr = create.attr;
         let (Some(send_cq), Some(recv_cq)) = (create.send_cq, create.recv_cq) else {
             return Err(Error::unsupported(CREATE, format!("efa has no {} QPs", attr.qp_type)));

@@ -2,16 +2,18 @@
 //! Indirect keys (mlx5dv_create_mkey(3), mlx5dv_mkey_check(3)): created by commands for the firmware, configured by work requests
 //! ([`SendQueue::wr_mkey_configure`](crate::SendQueue::wr_mkey_configure)).
 #![expect(unsafe_code)]
-// UNSAFETY: commands may name memory. Those of this module name none.
+// UNSAFETY: commands may name memory. Those of this module name none. Passes the contract of a work request on to the queue.
 
 use super::Mlx5;
 use super::devx::DevxObject;
 use super::firmware::{Mailbox, op, refused};
-use crate::shared::mkey::{MkeyShared, MkeyTable, RawError, SignatureKind};
+use crate::SendQueue;
+use crate::shared::mkey::{MkeyConfig, MkeyShared, MkeyTable, RawError, SignatureKind};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::control::{PdHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::{Head, MkeyMemory, MkeyObject};
 
 /// Bytes of the command that creates a key, and of the commands for the value of a signature.
 const CREATE_MKEY: usize = 0x110;
@@ -233,6 +235,32 @@ impl Mkey {
         // Nothing uses the values any more. If the firmware refuses, they stay until the context ends.
         values.into_iter().flatten().for_each(|value| drop(value.destroy()));
         Ok(())
+    }
+}
+
+impl MkeyObject<SendQueue> for Mkey {
+    fn key(&self) -> u32 {
+        self.0.shared.key
+    }
+
+    fn max_entries(&self) -> u32 {
+        self.0.shared.entries
+    }
+
+    unsafe fn configure(&self, queue: &mut SendQueue, head: Head, memory: &MkeyMemory<'_>) {
+        let MkeyMemory { tag, access, layout } = *memory;
+        let config = MkeyConfig {
+            tag: Some(tag),
+            access: Some(access),
+            layout: Some(layout),
+            ..MkeyConfig::default()
+        };
+        // SAFETY: the contract of this function.
+        unsafe { queue.wr_mkey_configure(head, self, &config) };
+    }
+
+    fn destroy(self: Box<Self>) -> Result<(), (Box<dyn MkeyObject<SendQueue>>, Error)> {
+        Self::destroy(*self).map_err(|(this, error)| -> (Box<dyn MkeyObject<SendQueue>>, _) { (Box::new(this), error) })
     }
 }
 

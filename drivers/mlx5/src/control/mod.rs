@@ -55,8 +55,8 @@ use uverbs_core::device::{DriverMatch, PciId};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
 use uverbs_core::provider::{
-    CqParts, DcDriver, DctCreate, DmParts, Driver, Import, QpCreate, QpParts, RssQpCreate, SrqCreate,
-    SrqParts, WqCreate, WqParts,
+    CqParts, DcDriver, DctCreate, DmParts, Driver, Import, MkeyObject, QpCreate, QpParts, RssQpCreate,
+    SrqCreate, SrqParts, WqCreate, WqParts,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
@@ -257,6 +257,11 @@ impl Driver for Mlx5 {
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         qp::create(self, create, &QpOptions::default())
+    }
+
+    fn create_mkey(&self, pd: &PdHandle, max_entries: u16) -> Result<Box<dyn MkeyObject<crate::SendQueue>>> {
+        let made = Self::create_mkey(self, pd, dv::MkeyOptions { max_entries, ..Default::default() })?;
+        Ok(Box::new(made))
     }
 
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<Qp> {

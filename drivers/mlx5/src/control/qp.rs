@@ -392,7 +392,12 @@ pub(super) fn create(
     mlx5.owns(CREATE_QP, "td", create.td.map(ThreadDomain::context))?;
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
-    if !options.mkeys.is_empty() && attr.qp_type != QpType::Rc {
+    let mkeys = if attr.max_mkey_entries == 0 { options.mkeys } else { MkeyOps::all() };
+    // Lists are inline data, behind a header of 4 bytes.
+    if let Some(units) = attr.max_mkey_entries.checked_next_multiple_of(4).filter(|units| *units != 0) {
+        attr.cap.max_inline_data = attr.cap.max_inline_data.max(units.saturating_mul(16) - 4);
+    }
+    if !mkeys.is_empty() && attr.qp_type != QpType::Rc {
         return Err(Error::unsupported(CREATE_QP, format!("indirect keys on {} QPs", attr.qp_type)));
     }
     if options.signature_pipelining {
@@ -403,7 +408,7 @@ pub(super) fn create(
         true => Some(mlx5.need_out_of_order(CREATE_QP, attr.qp_type)?),
         false => None,
     };
-    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), options.mkeys, most)?;
+    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some(), mkeys, most)?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
@@ -486,7 +491,7 @@ pub(super) fn create(
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
     let shared = if attr.qp_type == QpType::RawPacket { shared.with_checksums() } else { shared };
     let shared = if options.raw_wqes { shared.with_raw_wqes() } else { shared };
-    let shared = shared.with_mkeys(options.mkeys);
+    let shared = shared.with_mkeys(mkeys);
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,

@@ -6,8 +6,8 @@
 use crate::shared::mkey::{MkeyShared, Signature};
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::provider::PostError;
+pub use uverbs_core::provider::mkey::{MkeyLayout, MkeyPart};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
-use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::*;
 use uverbs_mlx5_hw::{Be16, Be32, Be64};
 use zerocopy::transmute;
@@ -23,34 +23,8 @@ pub struct MkeyConfig<'a> {
     pub signature: Option<SignatureBlock>,
     /// The key has no signature any more, except a new one.
     pub reset_signature: bool,
-}
-
-/// The memory of an indirect key: parts of other keys, one after the other. Addresses of the key are offsets in it.
-#[derive(Clone, Copy, Debug)]
-pub enum MkeyLayout<'a> {
-    /// Parts of up to 2^31 bytes.
-    List(&'a [RawSge]),
-    /// Parts that are repeated, with bytes between a part and its next repetition.
-    Interleaved {
-        /// Repetitions of all parts.
-        repeat: u32,
-        /// The parts.
-        parts: &'a [MkeyPart],
-    },
-}
-
-/// A part of an interleaved layout (`struct mlx5dv_mr_interleaved`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MkeyPart {
-    /// Address of the first repetition.
-    pub addr: u64,
-    /// Bytes of a repetition. With the skipped ones, at most 65,535.
-    pub bytes_count: u32,
-    /// Bytes before the next repetition.
-    pub bytes_skip: u32,
-    /// Key of the memory.
-    pub lkey: u32,
+    /// New low 8 bits of the key; without them, those of the creation.
+    pub tag: Option<u8>,
 }
 
 /// The signatures of blocks of data, in memory and on the wire.
@@ -285,6 +259,8 @@ pub(crate) struct Encoded {
     /// Those of the UMR; the first one is the control segment, which is not written.
     pub(crate) units: [[u64; 2]; MAX_UNITS],
     pub(crate) ds: u32,
+    /// The key with its new low 8 bits, which the control segment names, as in `set_reg_wr()` of the kernel.
+    pub(crate) key: u32,
     /// The values to set behind it.
     pub(crate) psvs: [Option<SetPsvSeg>; 2],
     /// The signature of the key when this is posted.
@@ -299,12 +275,14 @@ impl Encoded {
         config: &MkeyConfig<'_>,
         room: usize,
     ) -> Result<Self, PostError> {
+        let units = [[0; 2]; MAX_UNITS];
+        let new_key = config.tag.map_or(mkey.key, |tag| mkey.key & !0xff | u32::from(tag));
         let mut this =
-            Self { units: [[0; 2]; MAX_UNITS], ds: HEAD_UNITS as u32, psvs: [None; 2], next: now.copied() };
+            Self { units, ds: HEAD_UNITS as u32, key: new_key, psvs: [None; 2], next: now.copied() };
         let room = room.min(MAX_UNITS - 1 - HEAD_UNITS);
         let mut umr = UmrCtrlSeg { flags: MLX5_WQE_UMR_CTRL_FLAG_INLINE, ..Default::default() };
-        // As in libmlx5, the key belongs to no QP; the low byte stays.
-        let qpn_mkey = Be32::new(0xffff_ff00 | mkey.key & 0xff);
+        // As in libmlx5, the key belongs to no QP.
+        let qpn_mkey = Be32::new(0xffff_ff00 | new_key & 0xff);
         let mut key = MkeyContextSeg { qpn_mkey, ..Default::default() };
         let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
         if let Some(access) = config.access {
@@ -456,6 +434,7 @@ fn rights(access: AccessFlags) -> Result<u8, PostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uverbs_core::wr::Sge as RawSge;
     use zerocopy::IntoBytes as _;
 
     fn bytes(encoded: &Encoded, from: usize, to: usize) -> Vec<u8> {

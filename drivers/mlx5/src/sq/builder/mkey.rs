@@ -135,7 +135,7 @@ impl SendQueue {
         let is_last = values.peek().is_none();
         self.put_local_wqe(
             head,
-            (MLX5_OPCODE_UMR, shared.key),
+            (MLX5_OPCODE_UMR, encoded.key),
             &encoded.units[..encoded.ds as usize],
             is_last,
         )?;
