@@ -256,7 +256,11 @@ pub struct MkeyRegion<B, D: Driver = AnyDriver> {
 impl<B, D: Driver> fmt::Debug for MkeyRegion<B, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Parts { key, len, open, .. } = &*self.parts.0;
-        f.debug_struct("MkeyRegion").field("key", key).field("len", len).field("open", &open.is_some()).finish()
+        f.debug_struct("MkeyRegion")
+            .field("key", key)
+            .field("len", len)
+            .field("open", &open.is_some())
+            .finish()
     }
 }
 
@@ -381,7 +385,8 @@ impl<D: Driver, B: Piece<D>> MkeyRegion<B, D> {
     pub fn set_used(&mut self, range: Range<u64>) -> Result<()> {
         let Parts { used, len, .. } = &mut *self.parts.0;
         let bytes = range.end.checked_sub(range.start).and_then(|bytes| u32::try_from(bytes).ok());
-        let entry = bytes.filter(|_| range.end <= *len).and_then(|n| D::Sge::new(range.start, n, used.lkey()).ok());
+        let entry =
+            bytes.filter(|_| range.end <= *len).and_then(|n| D::Sge::new(range.start, n, used.lkey()).ok());
         let Some(entry) = entry else { return wrong("range", format!("{range:?} of {len} bytes")) };
         *used = entry;
         Ok(())
@@ -484,7 +489,10 @@ fn place<D: Driver, B: Piece<D>>(bufs: &[B], buf: usize, start: usize, end: u64)
     let used = piece.used();
     let entry = used.as_ref().first().filter(|entry| end <= entry.length().into());
     let Some(entry) = entry else {
-        return wrong("range", format!("{start}..{end} is outside the {} bytes of buffer {buf}", piece.bytes()));
+        return wrong(
+            "range",
+            format!("{start}..{end} is outside the {} bytes of buffer {buf}", piece.bytes()),
+        );
     };
     Ok((entry.addr() + start as u64, entry.lkey()))
 }

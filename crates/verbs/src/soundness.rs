@@ -5,7 +5,7 @@
 //! The device uses the memory of a work request until the work request is complete. So each queue has a slab with the buffers of its work
 //! requests in flight, which the queue's kernel object holds. A buffer leaves the slab only when one of the rules in "What a completion
 //! guarantees" (the internals in the book) says that its work request is complete. `transfer`, `transports`, `lists`, `parts`, `shares`,
-//! `homes`, `waits`, `windows`, `ends`, `drain`, `scopes`, `removal`, `unmatched`, `threads` and `unplugged` are the modules of
+//! `homes`, `waits`, `windows`, `mkeys`, `mkey_ends`, `ends`, `drain`, `scopes`, `removal`, `unmatched`, `threads` and `unplugged` are the modules of
 //! `tests/owned`; `known`, `cq`, `memory` and `in_flight` have unit tests beside the code.
 //!
 //! | case | what happens to the buffer | test |
@@ -50,6 +50,13 @@
 //! | this process reads or changes a window's buffer while the peer does | by copies, or by atomic words of 8 bytes; no references to its bytes | `windows::an_open_window_is_read_and_has_words` |
 //! | a window is ended by a post; the post fails, is flushed, or is that of a window that is not open | the completion gives it back: closed, and after an error as it was | `windows::a_work_request_ends_a_window`, `windows::a_window_that_can_not_be_ended_by_a_post_comes_back`, `windows::a_flushed_invalidation_leaves_the_window_open` |
 //! | the kernel refuses to deallocate a window | leaked: the peer may still access it | `ends::a_window_that_the_kernel_does_not_end_leaks_its_buffer` |
+//! | [`MkeyRegion`]: the device uses its buffers by a key of their own, in posts and for peers | the region owns them until the device refuses the key: closed by a completion, or destroyed | `mkeys::a_peer_uses_several_buffers_as_one_region`, `mkeys::a_region_is_the_source_and_the_target_of_work_requests` |
+//! | a region that is refused, flushed, not open, taken as another type | comes back as it was; of another type, it ends | `mkey_ends::a_region_that_a_queue_can_not_take_comes_back`, `mkey_ends::flushed_work_requests_leave_a_region_as_it_was`, `mkey_ends::regions_in_flight_end_with_their_queue` |
+//! | the queue or the device of a region ends, or it is forgotten | the key belongs to no queue; what is in flight ends as buffers do; leaked | `mkey_ends::a_region_outlives_its_queue`, `mkey_ends::regions_in_flight_end_with_their_queue`, `mkey_ends::a_removed_device_leaks_what_a_key_names`, `mkey_ends::a_drop_ends_the_access_and_a_forgotten_region_keeps_it` |
+//! | the kernel refuses to destroy its key | leaked: the device may still access the buffers | `mkey_ends::a_key_that_the_kernel_does_not_destroy_leaks_its_buffers` |
+//! | a key number is used again | the low bits of the key are others | `mkey_ends::numbers_are_used_again_with_other_keys` |
+//! | two threads post, poll and drop regions | a post reads the layout before the doorbell; a poll drops a region after its completion | `mkey_ends::regions_go_round_between_threads` |
+//! | a region is opened to peers while this process has slices of its bytes; its buffers are exchanged | does not compile, see `mkey_region` | examples in [`mkey_region`](crate::mkey_region) |
 //! | a scope's closure panics, leaves work requests in flight, or forgets what it got | the scope waits; in the end it resets the QP, or deregisters the memory | `scopes::a_panic_in_the_closure_waits_too`, `scopes::a_scope_that_is_not_complete_in_time_flushes` |
 //! | the device is removed while a scope waits | the memory is deregistered, which the kernel does after it has destroyed the device's objects | `removal::the_wait_notices_that_the_device_is_removed`, `removal::a_removal_ends_a_scope_with_a_limit_or_a_panic_or_a_forgotten_op`, `removal::a_removal_ends_scopes_of_other_transports` |
 //! | the kernel refuses to reset the QP of a scope | the memory is deregistered; the device refuses its key. If the kernel refuses this, too, for 10 seconds, the process is aborted | `removal::deregistered_memory_is_not_written`, `removal::a_kernel_that_refuses_for_a_while_is_asked_again` |
@@ -112,4 +119,4 @@
 //! need no code for a panic that is not the program's own.
 
 #[cfg(doc)]
-use crate::{Buf, BufList, BufPart, Cq, Pool, PoolBuilder, Qp, SharedBuf, Srq, Window};
+use crate::{Buf, BufList, BufPart, Cq, MkeyRegion, Pool, PoolBuilder, Qp, SharedBuf, Srq, Window};

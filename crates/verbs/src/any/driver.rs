@@ -6,8 +6,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes the contracts of some verbs on to the device's driver.
 
-use super::parts::Part;
 use super::mkey::AnyMkey;
+use super::parts::Part;
 use super::send::AnySendQueue;
 use super::{Any, AnyDriver, DRIVER_IDS, Member, WqeRemote, WqeSge, parts};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use uverbs_core::control::{
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    CqParts, DmParts, Driver, Import, MkeyObject, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
+    CqParts, DmParts, Driver, Import, MkeyObject, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts,
+    WqCreate, WqParts,
 };
 
 /// As [`Member::any`], with a value beside the part.

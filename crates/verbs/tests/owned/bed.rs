@@ -41,7 +41,10 @@ impl End {
     }
 
     pub(crate) fn on(hca: Hca, kernel: Arc<dyn Kernel>, cqe: u32) -> Self {
-        let context = Context::<Mlx5>::from_kernel(kernel).unwrap();
+        Self::of(hca, Context::<Mlx5>::from_kernel(kernel).unwrap(), cqe)
+    }
+
+    pub(crate) fn of(hca: Hca, context: Context<Mlx5>, cqe: u32) -> Self {
         let pd = context.alloc_pd().unwrap();
         let cq = context.cq_with(cqe, None).unwrap();
         let pool = pd.pool(BUFS, SIZE).unwrap();

@@ -17,6 +17,7 @@ use uverbs_core::kernel::{Kernel, RawCommand};
 use uverbs_hca::{Fabric, Hca};
 use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_uapi::ids::{UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_MW, UVERBS_OBJECT_QP};
+use uverbs_uapi::mlx5::devx::MLX5_IB_OBJECT_DEVX_OBJ;
 
 #[test]
 fn unsignaled_sends_come_back_with_a_later_completion() {
@@ -149,6 +150,8 @@ fn a_reset_by_the_control_keeps_buffers_until_later_completions() {
 pub(crate) enum What {
     DestroyQp,
     Windows,
+    /// Objects of the firmware: indirect keys.
+    Firmware,
     Everything,
 }
 
@@ -169,6 +172,7 @@ impl Script for Refuses {
                 (command.object(), command.method()) == (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
             }
             What::Windows => command.object() == UVERBS_OBJECT_MW,
+            What::Firmware => command.object() == MLX5_IB_OBJECT_DEVX_OBJ,
             What::Everything => true,
         };
         if self.refuse.load(Ordering::Relaxed) && refused {
@@ -178,11 +182,16 @@ impl Script for Refuses {
     }
 }
 
-pub(crate) fn refusing(what: What) -> (End, Arc<AtomicBool>) {
+/// A kernel that refuses this while the flag is set.
+pub(crate) fn refuses(inner: Arc<dyn Kernel>, what: What) -> (Arc<dyn Kernel>, Arc<AtomicBool>) {
     let refuse = Arc::new(AtomicBool::new(false));
+    (Arc::new(Scripted(Refuses { inner, refuse: refuse.clone(), what })), refuse)
+}
+
+pub(crate) fn refusing(what: What) -> (End, Arc<AtomicBool>) {
     let hca = Fabric::deterministic(7).device("hca0").build();
-    let kernel = Refuses { inner: hca.open(), refuse: refuse.clone(), what };
-    let end = End::on(hca, Arc::new(Scripted(kernel)), 64);
+    let (kernel, refuse) = refuses(hca.open(), what);
+    let end = End::on(hca, kernel, 64);
     loopback(&end);
     (end, refuse)
 }

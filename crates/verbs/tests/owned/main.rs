@@ -14,6 +14,8 @@ mod in_flight;
 mod lists;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod mkey_ends;
+mod mkeys;
 mod observe;
 mod parts;
 mod removal;

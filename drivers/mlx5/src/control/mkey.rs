@@ -260,7 +260,8 @@ impl MkeyObject<SendQueue> for Mkey {
     }
 
     fn destroy(self: Box<Self>) -> Result<(), (Box<dyn MkeyObject<SendQueue>>, Error)> {
-        Self::destroy(*self).map_err(|(this, error)| -> (Box<dyn MkeyObject<SendQueue>>, _) { (Box::new(this), error) })
+        Self::destroy(*self)
+            .map_err(|(this, error)| -> (Box<dyn MkeyObject<SendQueue>>, _) { (Box::new(this), error) })
     }
 }
 

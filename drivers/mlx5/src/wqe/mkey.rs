@@ -462,6 +462,10 @@ mod tests {
         assert_eq!(bytes(&encoded, 1, 2), [0x80, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0x20, 0x3c, 0x20, 1]);
         assert_eq!(bytes(&encoded, 4, 5), [0, 0, 0x18, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes(&encoded, 5, 6)[8..], 0x40_u64.to_be_bytes());
+        // Another tag is one of the key in the control segment, too.
+        let tagged = Encoded::new(&mkey, None, &MkeyConfig { tag: Some(7), ..config }, 4).unwrap();
+        assert_eq!((encoded.key, tagged.key), (0x1234_5600, 0x1234_5607));
+        assert_eq!(bytes(&tagged, 4, 5)[4..8], [0xff, 0xff, 0xff, 7]);
 
         let parts = [MkeyPart { addr: 9, bytes_count: 8, bytes_skip: 2, lkey: 7 }; 2];
         let layout = Some(MkeyLayout::Interleaved { repeat: 3, parts: &parts });

@@ -289,6 +289,15 @@ fn reported_sizes_are_those_that_fit() {
 }
 
 #[test]
+fn there_are_no_indirect_keys() {
+    let t = Stage::new(FakeKernel::default());
+    let attr = QpInitAttr { max_mkey_entries: 1, ..rc() };
+    let errors = [t.qp(&attr).map(drop), t.rxe.create_mkey(&t.pd, 1).map(drop)].map(Result::unwrap_err);
+    assert!(errors.iter().all(|error| matches!(error, uverbs_core::Error::Unsupported { .. })), "{errors:?}");
+    assert_eq!(t.kernel.take_log(), [""; 0]);
+}
+
+#[test]
 fn invalid_rings_fail_the_creation_and_leave_no_object() {
     let t = Stage::new(FakeKernel::default());
     for (which, offer) in [
