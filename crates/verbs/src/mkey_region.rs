@@ -9,7 +9,7 @@
 //! ```
 //! use uverbs::attr::AccessFlags;
 //! use uverbs::mlx5::{Devx, Mlx5, Options};
-//! use uverbs::{ConnectAttr, Context, MkeyRegion, Rc};
+//! use uverbs::{Buf, ConnectAttr, Context, Exposed, MkeyRegion, Rc};
 //! # use uverbs_hca::Hca;
 //!
 //! # fn main() -> uverbs::Result<()> {
@@ -31,7 +31,7 @@
 //! }
 //! let region = MkeyRegion::new(pd.create_mkey(4)?, tensor)?;
 //! qp.sq().post(1).signaled().mkey_expose(region, AccessFlags::REMOTE_READ)?;
-//! let region: MkeyRegion<_, _> = cq.wait()?.take().expect("what was posted");
+//! let region: MkeyRegion<Buf<Exposed, Mlx5>, Mlx5> = cq.wait()?.take().expect("what was posted");
 //! let whole = region.remote_region().expect("it is open");
 //! assert_eq!(whole.len(), 3000);
 //! // The peer (here: the same QP) reads the end of the first piece and the begin of the second.
@@ -75,7 +75,7 @@
 //! }
 //! ```
 //! Other transports than RC do not change keys:
-//! ```compile_fail,E0599
+//! ```compile_fail,E0277
 //! use uverbs::{Driver, ProtectionDomain, Ud};
 //! fn make<D: Driver>(pd: &ProtectionDomain<D>) {
 //!     let _ = pd.qp::<Ud>().mkeys(4);

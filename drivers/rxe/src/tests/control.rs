@@ -293,7 +293,7 @@ fn there_are_no_indirect_keys() {
     let t = Stage::new(FakeKernel::default());
     let attr = QpInitAttr { max_mkey_entries: 1, ..rc() };
     let errors = [t.qp(&attr).map(drop), t.rxe.create_mkey(&t.pd, 1).map(drop)].map(Result::unwrap_err);
-    assert!(errors.iter().all(|error| matches!(error, uverbs_core::Error::Unsupported { .. })), "{errors:?}");
+    assert!(errors.iter().all(|error| matches!(error, Error::Unsupported { .. })), "{errors:?}");
     assert_eq!(t.kernel.take_log(), [""; 0]);
 }
 
