@@ -369,6 +369,7 @@ fn post(send: &Send, requests: &[(Head, Wr)], keys: &[Option<Mkey>]) -> Result<(
                     layout: layout.as_ref().map(Layout::borrow),
                     signature: *signature,
                     reset_signature: *resets,
+                    tag: None,
                 };
                 let queue = played!(send.entered());
                 match &keys[*mkey] {

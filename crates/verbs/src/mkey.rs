@@ -24,8 +24,8 @@ pub struct Mkey<D: Driver = AnyDriver> {
 
 brief!([D: Driver] Mkey<D>, |this| "Mkey {:#x} of {}", this.key, this.pd.context().name());
 
-/// The low 8 bits that the next key begins with. As in `assign_mkey_variant()` of the kernel, they differ from those of the last key, which
-/// may have had the same number.
+/// The low 8 bits that the next key begins with, as in `assign_mkey_variant()` of the kernel. Each creation and each configuration counts, so
+/// a new key has none of the last 256 values of a former key, which may have had the same number.
 static NEXT_TAG: AtomicU8 = AtomicU8::new(0);
 
 impl<D: Driver> ProtectionDomain<D> {
@@ -59,6 +59,7 @@ impl<D: Driver> Mkey<D> {
     pub(crate) fn next(&mut self) -> Option<(Arc<Object<D>>, u32)> {
         let object = self.object.clone()?;
         // As with windows, a key of a former configuration is not that of the next one.
+        NEXT_TAG.fetch_add(1, Ordering::Relaxed);
         self.key = crate::mw::inc_rkey(self.key);
         Some((object, self.key))
     }

@@ -213,6 +213,11 @@ impl<D: Driver> sealed::Lend<D> for Window<D> {
             _ => None,
         }
     }
+    fn noted(mut self, (): ()) -> Self {
+        let Parts { bind, ends, .. } = &mut *self.parts.0;
+        (*bind, *ends) = (None, false);
+        self
+    }
     fn completed(&mut self, status: WcStatus) {
         self.end(status.is_success());
     }

@@ -428,6 +428,7 @@ impl Request {
             small_fence: waits && !fence,
             op,
             av: None,
+            stream: 0,
             srqn: None,
             data,
         }

@@ -69,6 +69,5 @@ pub trait MkeyObject<Q>: Debug + Send + Sync {
     ///
     /// # Errors
     /// The kernel's error, with the key.
-    #[expect(clippy::type_complexity, reason = "an object and its error")]
     fn destroy(self: Box<Self>) -> Result<(), (Box<dyn MkeyObject<Q>>, Error)>;
 }

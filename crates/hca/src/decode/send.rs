@@ -105,6 +105,8 @@ pub struct Request {
     pub op: Op,
     /// The destination, on datagram and DC queues.
     pub av: Option<Box<Av>>,
+    /// The stream of a DC initiator; 0 on other queues.
+    pub stream: u16,
     /// SRQ at the peer, on XRC queues.
     pub srqn: Option<u32>,
     /// The data to send, or the memory for the response.
@@ -238,6 +240,7 @@ pub(crate) fn decode(
         small_fence: fence == FENCE_SMALL,
         op,
         av: address,
+        stream: if kind == QueueKind::Dci { u16::from_be_bytes([wqe[9], wqe[10]]) } else { 0 },
         srqn,
         data: list,
     })

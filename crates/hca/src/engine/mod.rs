@@ -35,6 +35,7 @@ pub(crate) mod rss;
 mod script;
 mod send;
 pub(crate) mod signature;
+pub(crate) mod streams;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use super::mkey::User;
 use super::recv::{RecvRing, Taken};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::streams::Streams;
 use super::table::Uses;
 use super::{Device, Notice, Port, event, trace};
 use crate::cqe::{Cqe, Syndrome};
@@ -70,6 +71,8 @@ pub struct Qp {
     pub scatter_req: usize,
     /// Messages of at most this length are written to the completion instead of memory.
     pub scatter_resp: usize,
+    /// The streams of a DC initiator, if it was created with streams.
+    pub streams: Option<Streams>,
     /// The key that initiators must have, of a DC target.
     pub dc_key: u64,
     pub(crate) req: Requester,
@@ -115,6 +118,7 @@ impl Qp {
             recv_cqn: 0,
             scatter_req: 0,
             scatter_resp: 0,
+            streams: None,
             dc_key: 0,
             req: Requester::default(),
             resp: Responder::default(),
@@ -172,6 +176,7 @@ impl Device {
                 qp.timer.deadline = None;
                 (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
                 qp.drain_sigerr = false;
+                qp.streams.iter_mut().for_each(Streams::forget);
                 qp.fetched = 0;
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);

@@ -154,14 +154,17 @@ impl Device {
         if is_full || qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
             return false;
         }
-        let request = match qp.req.waiting.take() {
-            Some(request) => request,
-            None if qp.state == State::Sqd => return false,
-            None => match self.fetch(cx, qp) {
-                Some(Ok(request)) => request,
-                _ => return false,
-            },
-        };
+        let again = qp.req.again.pop_front();
+        let repeated = again.is_some();
+        let (request, number) =
+            match again.or_else(|| qp.req.waiting.take().map(|request| (request, qp.fetched))) {
+                Some(request) => request,
+                None if qp.state == State::Sqd => return false,
+                None => match self.fetch(cx, qp) {
+                    Some(Ok(request)) => (request, qp.fetched),
+                    _ => return false,
+                },
+            };
         let answer = wants_answer(&request.op);
         let pending = if answer || request.fence { qp.req.pending_answers() } else { 0 };
         let limit = usize::from(qp.attr.max_rd_atomic);
@@ -172,18 +175,23 @@ impl Device {
             || answer && pending >= limit && limit > 0
             || other_target && qp.req.sent.iter().any(|s| s.count > 0)
         {
-            qp.req.waiting = Some(request);
+            match repeated {
+                true => qp.req.again.push_front((request, number)),
+                false => qp.req.waiting = Some(request),
+            }
             return false;
         }
-        self.start(cx, qp, request, answer && limit == 0);
+        self.start(cx, qp, (request, number), answer && limit == 0);
         true
     }
 
     /// Assigns sequence numbers to a request, or executes it if it is a local operation.
-    fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, request: Request, no_depth: bool) {
+    fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, (request, number): (Request, u32), no_depth: bool) {
         let (user, first, len) = (qp.user(), qp.req.next, request.len());
         let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
+        let flushed = qp.streams.as_ref().is_some_and(|streams| streams.has_failed(request.stream));
         let count = match &request.op {
+            _ if flushed => 0,
             Op::Nop => 0,
             Op::Umr(umr) => {
                 if self.update_indirect(user, umr) == Err(Denied) {
@@ -215,6 +223,9 @@ impl Device {
         if len > MAX_MESSAGE {
             failed = Some(Syndrome::LOCAL_LENGTH);
         }
+        if flushed {
+            failed = Some(Syndrome::FLUSH);
+        }
         if failed.is_none() {
             failed = match request.op {
                 // The memory for an answer is checked when the answer arrives: an error of the remote key is reported
@@ -231,7 +242,7 @@ impl Device {
         qp.req.next = psn_add(first, count);
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| len <= qp.scatter_req as u64);
-        let sent = Sent { request, len, number: qp.fetched, first, count, answered: 0, inline, failed };
+        let sent = Sent { request, len, number, first, count, answered: 0, inline, failed };
         qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
     }
@@ -376,7 +387,9 @@ impl Device {
             if let Some(syndrome) = front.failed
                 && psn_diff(qp.req.una, front.first) >= 0
             {
-                self.fail_oldest(cx, qp, syndrome);
+                if self.fail_oldest(cx, qp, syndrome) {
+                    continue;
+                }
                 return;
             }
             if !front.is_answered() || psn_diff(qp.req.una, front.end()) < 0 {
@@ -391,13 +404,6 @@ impl Device {
                 self.keep(done.request);
             }
         }
-    }
-
-    fn fail_oldest(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) {
-        if let Some(front) = qp.req.pop_front() {
-            self.complete_send(cx, qp, &front.request, Err(syndrome));
-        }
-        self.fail(cx, qp);
     }
 
     /// Handles an answer, and sends what can be sent then.
@@ -444,8 +450,7 @@ impl Device {
             Body::Rnr(timer) => {
                 qp.req.acknowledge(psn, &qp.attr);
                 self.complete_answered(cx, qp);
-                self.not_ready(cx, qp, psn, *timer);
-                return false;
+                return self.not_ready(cx, qp, psn, *timer);
             }
             _ => return false,
         };
@@ -468,8 +473,7 @@ impl Device {
                 // requested again before the error is reported.
                 self.complete_answered(cx, qp);
                 if qp.req.sent.front().is_some_and(|s| psn_diff(psn, s.end()) < 0) {
-                    self.fail_oldest(cx, qp, syndrome);
-                    return false;
+                    return self.fail_oldest(cx, qp, syndrome);
                 }
                 qp.req.send = qp.req.una;
             }
@@ -531,16 +535,15 @@ impl Device {
         Verdict::Nothing
     }
 
-    /// Handles an RNR NAK.
-    fn not_ready(&mut self, cx: &mut Port<'_>, qp: &mut Qp, psn: u32, timer: u8) {
+    /// Handles an RNR NAK. Whether the queue goes on, after the error of a stream.
+    fn not_ready(&mut self, cx: &mut Port<'_>, qp: &mut Qp, psn: u32, timer: u8) -> bool {
         if psn_diff(psn, qp.req.una) > 0 || qp.req.rnr || !matches!(qp.state, State::Rts | State::Sqd) {
             // A packet before it is missing, or this packet is a duplicate.
-            return;
+            return false;
         }
         if qp.attr.rnr_retry != FOR_EVER {
             if qp.req.rnr_retries == 0 {
-                self.fail_oldest(cx, qp, Syndrome::RNR);
-                return;
+                return self.fail_oldest(cx, qp, Syndrome::RNR);
             }
             qp.req.rnr_retries -= 1;
         }
@@ -548,6 +551,7 @@ impl Device {
         qp.req.send = qp.req.una;
         let at = cx.now + rnr_delay(timer);
         qp.timer.arm(cx, qp.qpn, at);
+        false
     }
 
     /// The timer has expired: the receiver may be ready now, an answer was lost, or the queue continues with packets
@@ -571,7 +575,9 @@ impl Device {
                 return;
             }
             if qp.req.retries == 0 {
-                self.fail_oldest(cx, qp, Syndrome::RETRY);
+                if self.fail_oldest(cx, qp, Syndrome::RETRY) {
+                    self.transmit_reliable(cx, qp);
+                }
                 return;
             }
             self.repairs += 1;

@@ -102,6 +102,8 @@ pub(crate) struct Requester {
     pub(super) answers: usize,
     /// A request that was fetched and must wait for others.
     pub(super) waiting: Option<Request>,
+    /// Requests of a DC initiator that begin again after the error of another stream, with their numbers.
+    pub(super) again: VecDeque<(Request, u32)>,
     /// The next packet of `waiting`, on a queue without acknowledgements.
     pub(super) rest: u64,
     /// PSN of the next new packet.
@@ -149,12 +151,12 @@ impl Requester {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.sent.is_empty() && self.waiting.is_none()
+        self.sent.is_empty() && self.waiting.is_none() && self.again.is_empty()
     }
 
     /// Whether a request was fetched that is not sent, or not all of it.
     pub(super) fn has_more(&self) -> bool {
-        self.send != self.next || self.waiting.is_some()
+        self.send != self.next || self.waiting.is_some() || !self.again.is_empty()
     }
 
     /// Whether nothing is in progress, and nothing has been repeated.
@@ -209,7 +211,8 @@ impl Requester {
         self.answers = 0;
         self.counted.remove(self.sent.len());
         let sent = core::mem::take(&mut self.sent).into_iter().map(|s| s.request);
-        sent.chain(self.waiting.take()).collect()
+        let again = core::mem::take(&mut self.again).into_iter().map(|(request, _)| request);
+        sent.chain(again).chain(self.waiting.take()).collect()
     }
 
     /// Adds a request, which `all` counts, too.

@@ -5,6 +5,7 @@ use super::call::Call;
 use super::object::{Object, QpObject, page};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
+use crate::engine::streams::Streams;
 use crate::memory::Area;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
@@ -24,7 +25,7 @@ use uverbs_uapi::mlx5::{
     MLX5_QP_FLAG_ALLOW_SCATTER_CQE, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_DCI_STREAM,
     MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_SIGNATURE,
     MLX5_QP_FLAG_TUNNEL_OFFLOADS, MLX5_QP_FLAG_TYPE_DCI, MLX5_QP_FLAG_TYPE_DCT, MLX5_QP_FLAG_UAR_PAGE_INDEX,
-    mlx5_ib_create_qp, mlx5_ib_create_qp_resp,
+    mlx5_ib_create_qp, mlx5_ib_create_qp_dci_streams, mlx5_ib_create_qp_resp,
 };
 use uverbs_uapi::verbs::IB_UVERBS_QP_CREATE_SQ_SIG_ALL;
 use zerocopy::IntoBytes;
@@ -193,10 +194,14 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         // The device has none of these capabilities.
-        let lacking =
-            MLX5_QP_FLAG_TUNNEL_OFFLOADS | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE | MLX5_QP_FLAG_DCI_STREAM;
+        let lacking = MLX5_QP_FLAG_TUNNEL_OFFLOADS | MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE;
         if private.flags & lacking != 0 {
             return Err(Errno::EINVAL);
+        }
+        // The kernel passes them on for initiators only (`create_dci()`); the firmware checks them.
+        if private.flags & MLX5_QP_FLAG_DCI_STREAM != 0 && qp.kind == QpKind::Dci {
+            let mlx5_ib_create_qp_dci_streams { log_num_concurent, log_num_errored } = private.dci_streams;
+            qp.streams = Some(Streams::new(log_num_concurent, log_num_errored).ok_or(Errno::EINVAL)?);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
             qp.page = Some(page(self.state.tables.context(self.context)?, private.bfreg_index)?);

@@ -7,6 +7,7 @@ use super::limits::{
     MAX_WQ, MAX_WQES,
 };
 use crate::config::Link;
+use crate::engine::streams::{MAX_LOG_CONCURRENT, MAX_LOG_ERRORED};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_softkernel::attr::{core_in, core_out, uhw_out};
@@ -25,7 +26,8 @@ use uverbs_uapi::cmd::{
 use uverbs_uapi::ids::UVERBS_ATTR_UHW_OUT;
 use uverbs_uapi::mlx5::{
     MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
-    MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp, mlx5_ib_rss_caps, mlx5_ib_tso_caps,
+    MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_dci_streams_caps, mlx5_ib_query_device_resp, mlx5_ib_rss_caps,
+    mlx5_ib_tso_caps,
 };
 use uverbs_uapi::verbs::{
     IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, ib_uverbs_gid_entry,
@@ -154,6 +156,10 @@ impl Call<'_, '_> {
                 reserved: [0; 7],
             },
             flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD | MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
+            dci_streams_caps: mlx5_ib_dci_streams_caps {
+                max_log_num_concurent: MAX_LOG_CONCURRENT,
+                max_log_num_errored: MAX_LOG_ERRORED,
+            },
             ..FromZeros::new_zeroed()
         };
         uhw_out(c, private.as_bytes());

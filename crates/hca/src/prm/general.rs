@@ -110,12 +110,17 @@ impl Object {
 /// The second mask of `RTS2RTS_QP`.
 pub const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
 
+/// The stream of a DC initiator in the extension of a QP's context, whose error the command clears.
+pub const DCI_STREAM_CHANNEL_ID: Field = Field::new(0x890, 16);
+
 /// Capabilities of the general group.
 pub mod cap {
     use super::Field;
 
     /// There is a second group of general capabilities.
     pub const HCA_CAP_2: Field = Field::new(0x20, 1);
+    /// Commands have the extension of a QP's context.
+    pub const QPC_EXTENSION: Field = Field::new(0x122, 1);
     /// `RTS2RTS_QP` changes the UDP source port.
     pub const RTS2RTS_QP_UDP_SPORT: Field = Field::new(0x151, 1);
     /// Errors of signatures have a domain and a type; with `sho`, the device has signatures.

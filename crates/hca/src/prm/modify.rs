@@ -26,6 +26,8 @@ mod optional {
     pub(super) const RETRY_COUNT: u32 = 1 << 12;
     pub(super) const RNR_RETRY: u32 = 1 << 13;
     pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
+    /// `MLX5_QPC_OPT_MASK_32_DCI_STREAM_CHANNEL_ID`.
+    pub(super) const DCI_STREAM_2: u64 = 1 << 0;
     /// `MLX5_QPC_OPT_MASK_32_UDP_SPORT` of the second mask, which only the longest form of a command has.
     pub(super) const UDP_SPORT_2: u64 = 1 << 2;
 }
@@ -95,6 +97,14 @@ pub fn execute(
             let qp = device.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
             if !from.contains(&qp.state) {
                 return Err(Status::BAD_QP_STATE);
+            }
+            if opcode == op::RTS2RTS && general::OPT_PARAM_MASK_95_32.get(input) & optional::DCI_STREAM_2 != 0
+            {
+                let stream = general::DCI_STREAM_CHANNEL_ID.get(input) as u16;
+                // Only a stream with an error is reset.
+                if !qp.streams.as_mut().is_some_and(|streams| streams.reset(stream)) {
+                    return Err(Status::BAD_PARAM);
+                }
             }
             apply(qp, record, input, sets, device.ethernet);
             if opcode == op::INIT2INIT && modify_in::OPT_PARAM_MASK.get32(input) & optional::DRAIN_SIGERR != 0

@@ -19,7 +19,7 @@ use uverbs_core::attr::{CqInitAttr, QpInitAttr, QpType};
 use uverbs_core::control::CompChannelHandle;
 use uverbs_core::provider::{DctCreate, QpCreate, RssQpCreate};
 use uverbs_mlx5::Mlx5;
-use uverbs_mlx5::dv::{CqOptions, MkeyOps, QpFlags, QpOptions};
+use uverbs_mlx5::dv::{CqOptions, DciStreams, MkeyOps, QpFlags, QpOptions};
 
 /// `enum mlx5dv_cq_init_attr_mask`. This library does not read compressed entries, and does not request padded ones.
 mod cq_mask {
@@ -59,7 +59,8 @@ mod qp_mask {
     pub(super) const CREATE_FLAGS: u64 = 1 << 0;
     pub(super) const DC: u64 = 1 << 1;
     pub(super) const SEND_OPS_FLAGS: u64 = 1 << 2;
-    pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
+    pub(super) const DCI_STREAMS: u64 = 1 << 3;
+    pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS | DCI_STREAMS;
 }
 
 /// `enum mlx5dv_qp_create_flags`
@@ -118,6 +119,7 @@ struct Special {
     raw_wqes: bool,
     mkeys: MkeyOps,
     signature_pipelining: bool,
+    dci_streams: Option<DciStreams>,
     out_of_order: bool,
 }
 
@@ -156,8 +158,12 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
         DCT => Kind::Target(attr.dc_init_attr.dct_access_key),
         _ => return Err(Errno::EINVAL),
     };
+    // The union has the streams in the first two bytes of the key. Without an initiator libmlx5 ignores them.
+    let [log_num_concurrent, log_num_errored, ..] = attr.dc_init_attr.dct_access_key.to_ne_bytes();
+    let has_streams = has(qp_mask::DCI_STREAMS) && matches!(kind, Kind::Initiator);
     Ok(Special {
         kind,
+        dci_streams: has_streams.then_some(DciStreams { log_num_concurrent, log_num_errored }),
         without_data_in_completions: flags & flag::DISABLE_SCATTER_TO_CQE != 0,
         flags: FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, ours)| *ours).collect(),
         raw_wqes: ops & WITH_RAW_WQE != 0,
@@ -199,9 +205,10 @@ fn create_by(
     special: Special,
 ) -> Outcome<*mut ibv_qp> {
     let allocator = parents.pd.as_ref().and_then(|pd| pd.own().allocator());
-    let Special { raw_wqes, mkeys, signature_pipelining, flags, out_of_order, .. } = special;
+    let Special { raw_wqes, mkeys, signature_pipelining, flags, out_of_order, dci_streams, .. } = special;
     let allocator = allocator.as_ref();
-    let options = QpOptions { allocator, raw_wqes, mkeys, signature_pipelining, flags, out_of_order };
+    let options =
+        QpOptions { allocator, raw_wqes, mkeys, signature_pipelining, flags, dci_streams, out_of_order };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let data_in_completions = create.data_in_completions && !special.without_data_in_completions;
         // SAFETY: data in completions are copied to addresses of this process, as in C (the contract of ibv_post_send(3)).

@@ -77,6 +77,7 @@ unsafe fn write(queue: &mut SendQueue, pending: &Pending) {
         layout: pending.layout.as_ref().map(Layout::borrow),
         signature: pending.signature,
         reset_signature: pending.resets_signature,
+        tag: None,
     };
     // SAFETY: the key exists (contract of this function).
     match unsafe { mkey::of(pending.mkey) } {

@@ -149,3 +149,28 @@ fn a_flushed_invalidation_leaves_the_window_open() {
     drop(buf);
     assert_eq!((pool.available(), b.available()), (2, BUFS));
 }
+
+/// A bind that was not posted is not that of a later completion.
+#[test]
+fn a_bind_that_is_refused_leaves_no_trace() {
+    let (mut a, mut b) = pair();
+    let pool = pool(&b);
+    let window = open(&mut b, &pool, MwType::Type2);
+    let nowhere = RemoteRegion::new(0, 0, 0).unwrap();
+    let mut posted = 0;
+    while b.qp.sq().post(7).signaled().write_inline(b"", &nowhere).is_ok() {
+        posted += 1;
+    }
+    let rejected = b.qp.sq().post(8).signaled().bind(window, RIGHTS).unwrap_err();
+    assert_eq!(rejected.error, PostError::QueueFull);
+    let window = rejected.returned.unwrap();
+    for _ in 0..posted {
+        assert_eq!(b.next().wc.status, WcStatus::SUCCESS);
+    }
+    let to = window.remote_region().unwrap();
+    assert_eq!(write(&mut a, &to, b"as open as before"), WcStatus::SUCCESS);
+    b.qp.sq().post(9).signaled().local_inv(window).unwrap();
+    let window: Window<Mlx5> = b.next().take().unwrap();
+    assert!(window.remote_region().is_none());
+    window.into_parts().expect("it is closed");
+}

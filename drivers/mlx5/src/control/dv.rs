@@ -179,6 +179,16 @@ bitflags! {
     }
 }
 
+/// Streams of a DC initiator (`struct mlx5dv_dci_streams`): an error ends the stream of its work request only, until
+/// [`Mlx5::reset_dci_stream`] or a RESET of the QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DciStreams {
+    /// The logarithm of the number of streams that the device executes at the same time.
+    pub log_num_concurrent: u8,
+    /// The logarithm of the number of streams with errors at which the QP moves to ERR.
+    pub log_num_errored: u8,
+}
+
 /// mlx5's options of a QP, in addition to [`QpCreate`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpOptions<'a> {
@@ -195,6 +205,8 @@ pub struct QpOptions<'a> {
     pub signature_pipelining: bool,
     /// Further options.
     pub flags: QpFlags,
+    /// Streams, of a DC initiator. The device must have them ([`DeviceInfo::private`]).
+    pub dci_streams: Option<DciStreams>,
     /// Receives may be consumed, and messages may arrive, in any order. The peer must have the same option. The device must
     /// have it for this type ([`Mlx5::out_of_order_caps`]).
     pub out_of_order: bool,

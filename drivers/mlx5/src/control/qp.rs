@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs, and tracking their state.
 
-use super::dv::{MkeyOps, QpOptions};
+use super::dv::{DciStreams, MkeyOps, QpOptions};
 use super::object::{Kind, Qp};
 use super::{Cq, Mlx5, NO_UIDX, Srq, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
@@ -27,8 +27,8 @@ use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Object as _, QpCreate, QpParts, same_context};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
-    MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp,
-    mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp,
+    MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_DCI_STREAM, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI,
+    mlx5_ib_create_qp, mlx5_ib_create_qp_dci_streams, mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp,
 };
 
 const CREATE_QP: &str = "create_qp";
@@ -380,6 +380,20 @@ impl Queues {
     }
 }
 
+/// The device has so many streams, as libmlx5 checks in user space.
+fn check_streams(mlx5: &Mlx5, streams: DciStreams) -> Result<()> {
+    let caps = super::context::query_private(&mlx5.kernel, &mlx5.facts)?.dci_streams_caps;
+    for (field, asked, most) in [
+        ("log_num_concurrent", streams.log_num_concurrent, caps.max_log_num_concurent),
+        ("log_num_errored", streams.log_num_errored, caps.max_log_num_errored),
+    ] {
+        if asked > most {
+            return Err(Error::invalid(CREATE_QP, field, format!("{asked} is above the device's {most}")));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn create(
     mlx5: &Mlx5,
     create: &QpCreate<'_, Mlx5>,
@@ -399,6 +413,12 @@ pub(super) fn create(
     }
     if !mkeys.is_empty() && attr.qp_type != QpType::Rc {
         return Err(Error::unsupported(CREATE_QP, format!("indirect keys on {} QPs", attr.qp_type)));
+    }
+    if options.dci_streams.is_some() && attr.qp_type != QpType::Driver {
+        return Err(Error::unsupported(CREATE_QP, format!("streams on {} QPs", attr.qp_type)));
+    }
+    if let Some(streams) = options.dci_streams {
+        check_streams(mlx5, streams)?;
     }
     if options.signature_pipelining {
         mlx5.unless_devx(CREATE_QP)?;
@@ -439,6 +459,9 @@ pub(super) fn create(
     if attr.qp_type == QpType::Driver {
         // A DC initiator's short data never go to the CQE.
         flags |= MLX5_QP_FLAG_TYPE_DCI;
+        if options.dci_streams.is_some() {
+            flags |= MLX5_QP_FLAG_DCI_STREAM;
+        }
     } else if create.data_in_completions && mlx5.options.scatter_to_cqe {
         flags |= MLX5_QP_FLAG_SCATTER_CQE;
     }
@@ -454,6 +477,12 @@ pub(super) fn create(
         },
         bfreg_index: uar.index,
         ece_options: mlx5.ece(),
+        dci_streams: options.dci_streams.map_or_else(Default::default, |streams| {
+            mlx5_ib_create_qp_dci_streams {
+                log_num_concurent: streams.log_num_concurrent,
+                log_num_errored: streams.log_num_errored,
+            }
+        }),
         ..Default::default()
     };
     let parents = QpParents {

@@ -16,5 +16,6 @@ mod reliable;
 mod rig;
 mod script;
 mod signatures;
+mod streams;
 mod trace;
 mod windows;

@@ -92,7 +92,7 @@ pub(super) const PAGE: u32 = 7;
 /// Address of an end's memory.
 pub(super) const BASE: u64 = 0x10_0000;
 pub(super) const MEMORY: usize = 1 << 16;
-const BLOCKS: u32 = 64;
+pub(super) const BLOCKS: u32 = 64;
 const RECEIVES: u32 = 16;
 const STRIDE: usize = 64;
 const ENTRIES: u32 = 64;

@@ -236,6 +236,7 @@ impl Call<'_, '_> {
         }
         for (field, value) in [
             (general::cap::HCA_CAP_2, 1),
+            (general::cap::QPC_EXTENSION, 1),
             (general::cap::RTS2RTS_QP_UDP_SPORT, u32::from(self.device.ethernet)),
             (cap::LOG_MAX_QP_SZ, super::queues::LOG_MAX_QP_SIZE),
             (cap::LOG_MAX_CQ_SZ, super::queues::LOG_MAX_CQ_SIZE),

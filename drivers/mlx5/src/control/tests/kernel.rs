@@ -186,6 +186,10 @@ impl FakeKernel {
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
                 let private = mlx5_ib_query_device_resp {
                     tso_caps: mlx5_ib_tso_caps { max_tso: self.max_tso, supported_qpts: 1 << 8 },
+                    dci_streams_caps: mlx5_ib_dci_streams_caps {
+                        max_log_num_concurent: 5,
+                        max_log_num_errored: 4,
+                    },
                     ..Default::default()
                 };
                 c.answer(UVERBS_ATTR_UHW_OUT, private.as_bytes());

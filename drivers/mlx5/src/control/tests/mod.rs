@@ -463,6 +463,41 @@ fn a_dc_initiator_is_created_as_qp_type_driver() {
 }
 
 #[test]
+fn streams_of_a_dc_initiator_are_within_the_devices_limits() {
+    let stage = Stage::plain();
+    let make = |qp_type, log_num_concurrent, log_num_errored| {
+        let mut attr = Stage::attr(qp_type);
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+        let streams = dv::DciStreams { log_num_concurrent, log_num_errored };
+        let options = QpOptions { dci_streams: Some(streams), ..QpOptions::default() };
+        let cq = Some(&stage.cq.cq);
+        let create = QpCreate {
+            pd: Some(&stage.pd),
+            send_cq: cq,
+            recv_cq: if qp_type == QpType::Rc { cq } else { None },
+            srq: None,
+            xrcd: None,
+            attr: &attr,
+            td: None,
+            exclusive: true,
+            data_in_completions: false,
+            user_handle: 0,
+        };
+        played!(stage.mlx5.create_qp_with(&create, &options)).map(drop)
+    };
+    make(QpType::Driver, 5, 4).unwrap();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    let flags = MLX5_QP_FLAG_TYPE_DCI | MLX5_QP_FLAG_DCI_STREAM;
+    assert_eq!(request.flags & flags, flags);
+    assert_eq!((request.dci_streams.log_num_concurent, request.dci_streams.log_num_errored), (5, 4));
+    for (concurrent, errored, field) in [(6, 4, "log_num_concurrent"), (5, 5, "log_num_errored")] {
+        let error = make(QpType::Driver, concurrent, errored).unwrap_err();
+        assert!(matches!(error, Error::Invalid { field: found, .. } if found == field), "{error}");
+    }
+    assert!(make(QpType::Rc, 0, 0).unwrap_err().is_unsupported());
+}
+
+#[test]
 fn a_dc_target_has_the_number_that_rtr_returns() {
     let stage = Stage::plain();
     let init = SrqInitAttr::new(SrqAttr::new(4));

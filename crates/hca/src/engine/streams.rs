@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams of a DC initiator: an error of a request ends its stream only. The other requests of the stream are flushed, in their order;
+//! those of other streams go on. The queue fails when as many streams have failed as it was created for (mlx5dv_dci_stream_id_reset(3)).
+//!
+//! A stream has 16 bits; those that the device executes at the same time are fewer (`log_num_concurent`). This device executes one at a
+//! time.
+
+use super::qp::Qp;
+use super::requester::Requester;
+use super::{Device, Port};
+use crate::cqe::Syndrome;
+use std::collections::BTreeSet;
+
+/// The greatest logarithms of the numbers of streams that a queue has, and of those that may fail.
+pub(crate) const MAX_LOG_CONCURRENT: u8 = 8;
+/// See [`MAX_LOG_CONCURRENT`].
+pub(crate) const MAX_LOG_ERRORED: u8 = 6;
+
+/// The streams of a DC initiator.
+#[derive(Debug)]
+pub struct Streams {
+    /// The number of failed streams with which the queue fails.
+    most: usize,
+    failed: BTreeSet<u16>,
+}
+
+impl Streams {
+    /// The streams of a new queue, from the logarithms of its creation; `None` if the device has not so many.
+    #[must_use]
+    pub fn new(log_concurrent: u8, log_errored: u8) -> Option<Self> {
+        let fits = log_concurrent <= MAX_LOG_CONCURRENT && log_errored <= MAX_LOG_ERRORED;
+        fits.then(|| Self { most: 1 << log_errored, failed: BTreeSet::new() })
+    }
+
+    /// Whether requests of this stream are flushed.
+    pub(super) fn has_failed(&self, stream: u16) -> bool {
+        !self.failed.is_empty() && self.failed.contains(&stream)
+    }
+
+    /// A stream has failed. Whether the queue goes on.
+    fn fail(&mut self, stream: u16) -> bool {
+        self.failed.insert(stream);
+        self.failed.len() < self.most
+    }
+
+    /// The program has reset a stream after its error. `false` if the stream has not failed.
+    pub fn reset(&mut self, stream: u16) -> bool {
+        self.failed.remove(&stream)
+    }
+
+    /// The queue is reset.
+    pub(super) fn forget(&mut self) {
+        self.failed.clear();
+    }
+}
+
+impl Device {
+    /// The oldest request of a queue has failed, or is flushed: completes it. The queue fails, too, unless that is an error of a stream.
+    /// Whether the queue goes on.
+    pub(super) fn fail_oldest(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) -> bool {
+        let Some(front) = qp.req.pop_front() else {
+            self.fail(cx, qp);
+            return false;
+        };
+        self.complete_send(cx, qp, &front.request, Err(syndrome));
+        let stream = front.request.stream;
+        let (was_flushed, goes_on) = match &mut qp.streams {
+            Some(streams) if streams.has_failed(stream) => (true, true),
+            Some(streams) => (false, streams.fail(stream)),
+            None => (false, false),
+        };
+        if !goes_on {
+            self.fail(cx, qp);
+        } else if !was_flushed {
+            restart(&mut qp.req);
+            qp.timer.deadline = None;
+        }
+        goes_on
+    }
+}
+
+/// After an error: the target has dropped what came after the request, so the requests that are left are sent again, in a new session.
+fn restart(req: &mut Requester) {
+    let mut left = Vec::new();
+    while let Some(sent) = req.pop_front() {
+        left.push((sent.request, sent.number));
+    }
+    for again in left.into_iter().rev() {
+        req.again.push_front(again);
+    }
+    (req.send, req.una, req.resent, req.session) = (req.next, req.next, None, None);
+    (req.rnr, req.probes) = (false, false);
+}
