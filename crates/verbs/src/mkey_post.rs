@@ -44,17 +44,17 @@ impl<D: Driver, T: HasMkeys> Wr<'_, AtOnce<'_, D>, T, D> {
         let Some((object, key, layout)) = begun else {
             return sink.refuse(PostError::InvalidArgument, region);
         };
-        // SAFETY: the key is one of the domain of the queue, and its memory that of the region's buffers, whose pools keep it registered.
-        // The region owns them until the key is invalidated or destroyed; it is in the slab until the work request is known to be
-        // complete. This process has references to their bytes only if they are private, and then peers get no rights; a post that names
-        // the key owns the region. Buffers with other owners get no right to write.
-        unsafe {
-            sink.put_written(head, region, |queue, head| {
-                let memory = MkeyMemory { tag: key as u8, access, layout: layout.borrow() };
-                object.configure(queue, head, &memory);
-                drop((object, layout));
-            })
-        }
+        let write = |queue: &mut D::SendQueue, head| {
+            let memory = MkeyMemory { tag: key as u8, access, layout: layout.borrow() };
+            // SAFETY: the key is one of the domain of the queue, and its memory that of the region's buffers, whose pools keep it
+            // registered. The region owns them until the key is invalidated or destroyed. This process has references to their bytes
+            // only if they are private, and then peers get no rights; a post that names the key owns the region. Buffers with other
+            // owners get no right to write.
+            unsafe { object.configure(queue, head, &memory) };
+            drop((object, layout));
+        };
+        // SAFETY: the region, which owns what the work request names, is in the slab until that is known to be complete.
+        unsafe { sink.put_written(head, region, write) }
     }
 }
 

@@ -164,7 +164,7 @@ fn a_region_is_the_source_and_the_target_of_work_requests() {
     assert_eq!((&bytes(&region)[..], region.used()), (&b"a messageGree"[..], 0..9));
 
     // Ranges outside of it.
-    for range in [0..14, 14..14, 5..4, 0..u64::MAX] {
+    for range in [0..14, 14..14, 0..u64::MAX] {
         assert!(region.set_used(range.clone()).is_err(), "{range:?}");
     }
     drop(region);
@@ -288,7 +288,7 @@ fn any_driver_has_the_keys_of_mlx5() {
     let mut next = || loop {
         match cq.poll_one().unwrap() {
             Some(done) => break done,
-            None => drop(hca.run()),
+            None => hca.run(),
         }
     };
     qp.sq().post(1).signaled().mkey_configure(region).unwrap();
