@@ -235,13 +235,14 @@ impl CqState {
         }
     }
 
-    /// The `wr_id` 0 of an entry that consumed no receive. Of others without a request, a number of an earlier generation, or of a QP that
-    /// was destroyed, is left out; any other is an error of the device.
+    /// The `wr_id` 0 of an entry that consumed no receive, of a QP that has such completions: for another QP it could be that of a request.
+    /// Of others without a request, a number of an earlier generation, or of a QP that was destroyed, is left out; any other is an error of
+    /// the device.
     #[cold]
     fn unknown(&self, first: u64) -> Result<Option<u64>, PollError> {
         let Some(table) = self.qps.get(first) else { return Ok(None) };
         if completion::is_unsolicited(first) {
-            return Ok(Some(0));
+            return if table.unsolicited { Ok(Some(0)) } else { Err(PollError::Corrupt) };
         }
         let number = completion::req_id(first);
         match table.take(number) {

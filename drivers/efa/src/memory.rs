@@ -7,6 +7,7 @@
 // UNSAFETY: accesses shared memory by computed addresses, which are inside the geometry that the constructors checked.
 
 use crate::completion;
+use crate::table::Table;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -57,9 +58,9 @@ fn part(
     if first.addr().get().is_multiple_of(align) { Ok(first.cast()) } else { Err(MemoryError::Mapping) }
 }
 
-/// A number of entries of a ring: a power of two.
-fn mask_of(entries: u32) -> Result<u32, MemoryError> {
-    if entries.is_power_of_two() && entries <= 1 << 30 {
+/// A number of entries of a ring: a power of two, at most `max`.
+fn mask_of(entries: u32, max: u32) -> Result<u32, MemoryError> {
+    if entries.is_power_of_two() && entries <= max {
         Ok(entries - 1)
     } else {
         Err(MemoryError::Entries(entries))
@@ -116,7 +117,7 @@ impl SendRing {
         if !mapping.is_writable() {
             return Err(MemoryError::Mapping);
         }
-        let mask = mask_of(entries)?;
+        let mask = mask_of(entries, Table::MAX)?;
         let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
         let first = part(&mapping, offset, entries as usize, size, 64)?;
         let staged = vec![Wqe::ZERO; entries as usize].into_boxed_slice();
@@ -444,7 +445,7 @@ impl RecvRing {
         if !mapping.is_writable() {
             return Err(MemoryError::Mapping);
         }
-        let mask = mask_of(entries)?;
+        let mask = mask_of(entries, Table::MAX)?;
         Ok(Self { first: part(&mapping, 0, entries as usize, size_of::<RxDesc>(), 8)?, mask, mapping })
     }
 
@@ -563,7 +564,7 @@ impl CqRing {
     /// # Errors
     /// The mapping has no such entries.
     pub fn new(mapping: Mapping, entries: u32, subs: u16) -> Result<Self, MemoryError> {
-        mask_of(entries)?;
+        mask_of(entries, 1 << 30)?;
         let words = entries as usize * CQE_WORDS;
         let all = (entries as usize)
             .checked_mul(subs.into())

@@ -40,7 +40,8 @@ pub struct QpShared {
 }
 
 impl QpShared {
-    /// The state of a QP in `state`, with tables for this many requests, whose numbers are `from` these on. Its CQs do not know it yet.
+    /// The state of a QP in `state`, with tables for this many requests, whose numbers are `from` these on; `unsolicited` is whether it has
+    /// completions of writes that consume no receive. Its CQs do not know it yet.
     ///
     /// # Errors
     /// There is no memory for the words of posters and control calls.
@@ -50,11 +51,12 @@ impl QpShared {
         (qp_num, from): (u16, [u16; 2]),
         (sends, receives): (u32, u32),
         (send_cq, recv_cq): (&Arc<CqShared>, &Arc<CqShared>),
+        unsolicited: bool,
     ) -> io::Result<Self> {
         Ok(Self {
             access: QpAccess::new(state, barrier)?,
-            send: Arc::new(Table::new(sends, (qp_num, from[0]))),
-            recv: Arc::new(Table::new(receives, (qp_num, from[1]))),
+            send: Arc::new(Table::new(sends, (qp_num, from[0]), false)),
+            recv: Arc::new(Table::new(receives, (qp_num, from[1]), unsolicited)),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
         })

@@ -39,6 +39,8 @@ pub(crate) struct Table {
     free: Box<[AtomicU32]>,
     mask: u32,
     qp_num: u16,
+    /// Whether the QP has completions that belong to no request.
+    pub(crate) unsolicited: bool,
     /// How many requests may be outstanding.
     capacity: u32,
     /// The position behind the last free number: up to it may be posted.
@@ -48,13 +50,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The most requests that a queue can have.
-    pub(crate) const MAX: u32 = 1 << 16;
+    /// The most requests that a queue can have: half of the numbers, so that a number of the generation before is not one of this. A
+    /// doorbell, which has 16 bits of a position, is then another one after a batch of the whole queue.
+    pub(crate) const MAX: u32 = 1 << 15;
 
     /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number. Its generation is the first from this number
     /// of a request on.
     #[must_use]
-    pub(crate) fn new(capacity: u32, (qp_num, from): (u16, u16)) -> Self {
+    pub(crate) fn new(capacity: u32, (qp_num, from): (u16, u16), unsolicited: bool) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
         let table = Self {
@@ -63,6 +66,7 @@ impl Table {
             free: (0..len).map(|_| AtomicU32::new(0)).collect(),
             mask: len - 1,
             qp_num,
+            unsolicited,
             capacity,
             end: AtomicU32::new(0),
             generation: AtomicU32::new(u32::from(from).next_multiple_of(len) & 0xffff),
@@ -267,7 +271,7 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     fn both(capacity: u32, from: u16) -> (Arc<Table>, Poster) {
-        let table = Arc::new(Table::new(capacity, (1, from)));
+        let table = Arc::new(Table::new(capacity, (1, from), false));
         let poster = Poster::new(&table);
         (table, poster)
     }
@@ -334,12 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_all_numbers_has_no_generation() {
-        let (table, poster) = both(Table::MAX, 3);
-        assert_eq!((table.capacity(), table.limit()), (0x1_0000, 0x1_0000));
-        assert_eq!((poster.slots().prepare(0xffff, 1), table.is_current(0)), (0xffff, true));
+    fn the_longest_table_has_another_generation_after_a_reset() {
+        let (table, poster) = both(u32::MAX, 3);
+        assert_eq!((table.capacity(), table.limit()), (0x8000, 0x8000));
+        let old = poster.slots().prepare(0x7fff, 1);
+        poster.slots().publish(0x7fff);
         table.reset();
-        assert_eq!(poster.slots().prepare(0, 1), 0);
+        assert_eq!((old, poster.slots().prepare(0, 1)), (0xffff, 0));
+        assert_eq!((table.is_current(old), table.take(old)), (false, None));
     }
 
     proptest! {
@@ -393,7 +399,7 @@ mod loom_tests {
     fn every_request_is_reported_with_its_wr_id() {
         const REQUESTS: u64 = 4;
         loom::model(|| {
-            let table = Arc::new(Table::new(2, (1, 1)));
+            let table = Arc::new(Table::new(2, (1, 1), false));
             let poster = Poster::new(&table);
             let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({

@@ -106,6 +106,8 @@ pub struct Shape {
     pub qp_num: u16,
     /// The generation of its numbers.
     pub generation: u16,
+    /// Whether it has completions of writes that consume no receive.
+    pub unsolicited: bool,
 }
 
 impl Default for Shape {
@@ -119,6 +121,7 @@ impl Default for Shape {
             subs: 2,
             qp_num: 0x0102,
             generation: 3,
+            unsolicited: false,
         }
     }
 }
@@ -215,6 +218,7 @@ impl Rig {
             ),
             (shape.sends, shape.receives),
             (queue.shared(), queue.shared()),
+            shape.unsolicited,
         );
         let shared = Arc::new(shared.expect("a page of memory"));
         assert!(shared.attach());

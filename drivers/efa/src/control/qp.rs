@@ -266,9 +266,10 @@ impl Efa {
 
         let from = of_number(numbers, qp_num).copied().unwrap_or_default();
         let requests = (cap.max_send_wr, cap.max_recv_wr);
-        let shared = QpShared::create(QpState::RESET, self.barrier, (qp_num, from), requests, cqs)
-            .map_err(|e| no_memory(CREATE, &e))?;
-        let shared = Arc::new(shared);
+        let unsolicited = options.unsolicited_write_recv;
+        let shared =
+            QpShared::create(QpState::RESET, self.barrier, (qp_num, from), requests, cqs, unsolicited);
+        let shared = Arc::new(shared.map_err(|e| no_memory(CREATE, &e))?);
         let config = self.send_config(attr, options, sizes);
         let send = SendQueue::new(send_ring, send_bell, config, Arc::clone(&shared));
         let recv = RecvQueue::new(recv_ring, recv_bell, cap.max_recv_sge, Arc::clone(&shared));

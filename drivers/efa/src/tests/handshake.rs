@@ -169,7 +169,7 @@ fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
     let cq = one.cq.shared();
     let barrier = uverbs_core::sync::ControlBarrier::register();
     let qp = (shape.qp_num, one.shared.behind());
-    let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq)).unwrap();
+    let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq), false).unwrap();
     assert!(other.attach());
     let poster = Poster::new(&other.send);
     let number = poster.slots().prepare(0, 77);
@@ -190,6 +190,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
         (shape.qp_num, [8, 8]),
         (8, 8),
         (one.cq.shared(), one.cq.shared()),
+        false,
     );
     let other = other.unwrap();
     assert!(other.attach());

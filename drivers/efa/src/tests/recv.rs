@@ -4,7 +4,9 @@
 // UNSAFETY: posts receives whose memory no device accesses.
 
 use super::sge;
-use crate::testing::{Posted, RECV_BELL, Rig, Shape, send_config};
+use crate::memory::{MemoryError, RecvRing};
+use crate::table::Table;
+use crate::testing::{Posted, RECV_BELL, Rig, Shape, Words, send_config};
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::{
@@ -81,6 +83,22 @@ fn a_list_posts_what_is_before_the_bad_receive() {
     assert_eq!(rig.device.receives(&bells).len(), 2);
     // SAFETY: NULL is refused.
     assert_eq!(unsafe { rig.recv.post_recv(core::ptr::null()) }.unwrap_err().error, PostError::NullList);
+}
+
+/// The doorbell has 16 bits of the position. It is another one than before.
+#[test]
+fn a_batch_of_the_longest_queue_reaches_the_device() {
+    let shape = Shape { receives: Table::MAX, descriptors: Table::MAX, ..Shape::default() };
+    let mut rig = Rig::new(shape, send_config());
+    let mut batch = rig.recv.batch();
+    for id in 0..u64::from(Table::MAX) {
+        // SAFETY: there is no device that would access the memory.
+        unsafe { batch.push(id, &[sge(1, 1, 1)]) };
+    }
+    batch.complete().unwrap();
+    assert_eq!(rig.device.take().1.len(), Table::MAX as usize);
+    let longer = RecvRing::new(Words::new(1 << 20).map(), 1 << 16);
+    assert_eq!(longer.unwrap_err(), MemoryError::Entries(1 << 16));
 }
 
 proptest! {

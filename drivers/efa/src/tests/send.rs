@@ -4,6 +4,7 @@
 // UNSAFETY: posts requests whose memory no device accesses.
 
 use super::{Request, post, sge, to};
+use crate::table::Table;
 use crate::testing::{Rig, SEND_BELL, Sent, Shape, send_config};
 use crate::{Ah, SendConfig};
 use proptest::prelude::*;
@@ -257,6 +258,21 @@ fn step() -> impl Strategy<Value = Step> {
         any::<u8>().prop_map(Step::Abort),
         prop::collection::vec(any::<u16>(), 1..6).prop_map(Step::Complete),
     ]
+}
+
+/// The doorbell has 16 bits of the position. It is another one than before.
+#[test]
+fn a_batch_of_the_longest_queue_reaches_the_device() {
+    let mut rig = Rig::new(Shape { sends: Table::MAX, ..Shape::default() }, send_config());
+    let wr: Wr<'_, Ah> =
+        Wr::new(9, Op::Send).signaled().to(Dest::Ud(To { ah: &Ah(1), remote_qpn: 1, remote_qkey: 1 }));
+    let mut batch = rig.send.batch();
+    for _ in 0..Table::MAX {
+        // SAFETY: no memory is named.
+        unsafe { batch.push(&wr) };
+    }
+    batch.complete().unwrap();
+    assert_eq!(rig.device.take().0.len(), Table::MAX as usize);
 }
 
 proptest! {
