@@ -7,7 +7,8 @@
 // UNSAFETY: functions of the core's trait are `unsafe`, with a contract about memory. This module has no unsafe operation.
 
 use crate::memory::Wqe;
-use crate::send::{SendQueue, SqCursor};
+use crate::progress::Cursor;
+use crate::send::SendQueue;
 use crate::wqe::{Ah, SendConfig};
 use uverbs_core::provider::{Head, Inline, Op, PostError, To, WrBuilder};
 use uverbs_core::wr::Sge;
@@ -20,7 +21,7 @@ const ADDRESS: u8 = 2;
 pub(crate) struct Session {
     open: bool,
     /// If there is no session, or after an error, it is at its limit.
-    cursor: SqCursor,
+    cursor: Cursor,
     /// Whether a request has begun, to which setters belong.
     begun: bool,
     /// The setters that it needs; 0 if there is no session, and after an error.
@@ -29,7 +30,7 @@ pub(crate) struct Session {
 
 impl Default for Session {
     fn default() -> Self {
-        Self { open: false, cursor: SqCursor::failed(PostError::NoSession), begun: false, needs: 0 }
+        Self { open: false, cursor: Cursor::failed(PostError::NoSession), begun: false, needs: 0 }
     }
 }
 
@@ -80,7 +81,7 @@ impl SendQueue {
     /// The hints for the request that was begun last, `EFA_IO_PROCESSING_HINT_*` (`efadv_wr_set_processing_hints`).
     pub fn wr_set_processing_hints(&mut self, hints: u8) {
         let Self { session, ring, .. } = self;
-        if !session.open || session.cursor.error().is_some() {
+        if !session.open || session.cursor.result().is_err() {
             return;
         }
         if !session.begun {
@@ -95,16 +96,11 @@ impl SendQueue {
         if !self.session.open {
             return false;
         }
-        match self.refresh(self.session.cursor) {
-            Ok(limit) => {
-                self.session.cursor.set_limit(limit);
-                true
-            }
-            Err(error) => {
-                self.session.latch(error);
-                false
-            }
-        }
+        let mut cursor = self.session.cursor;
+        let result = self.room(&mut cursor);
+        self.session.cursor = cursor;
+        self.note(result);
+        result.is_ok()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -119,7 +115,7 @@ impl SendQueue {
 
     /// Ends the session and returns its cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn close(&mut self) -> Option<SqCursor> {
+    fn close(&mut self) -> Option<Cursor> {
         if self.session.needs != 0 {
             self.session.latch(PostError::MissingSetter);
         }
@@ -129,7 +125,7 @@ impl SendQueue {
         }
         let cursor = session.cursor;
         // A request that begins outside a session finds no room.
-        session.cursor.set_limit(cursor.at);
+        session.cursor.close();
         Some(cursor)
     }
 }
@@ -198,7 +194,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
         let cursor = self.close().ok_or(PostError::NoSession)?;
-        self.finish(&cursor)
+        self.publish(&cursor)
     }
 
     #[inline]

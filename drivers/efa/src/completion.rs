@@ -184,25 +184,10 @@ impl provider::Completion for Completion {
         if self.is_send() { 0 } else { ((self.entry[1] >> 32) as u32).to_be() }
     }
 
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn pkey_index(&self) -> u16 {
-        0
-    }
-
     /// As libefa: the number of the sender's address handle, 0xffff if there is none.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn slid(&self) -> u32 {
         if self.is_send() { 0 } else { u32::from(self.entry[1] as u16) }
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn sl(&self) -> u8 {
-        0
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn dlid_path_bits(&self) -> u8 {
-        0
     }
 }
 

@@ -46,7 +46,7 @@ impl CompletionQueue {
     /// # Errors
     /// There is no memory for the words that the poller and control calls share.
     pub fn new(state: CqState, barrier: ControlBarrier, doorbell: Option<Doorbell>) -> io::Result<Self> {
-        let (capacity, room) = (state.capacity(), state.room());
+        let (capacity, room) = (state.ring.entries(), state.room());
         let shared = Arc::new(CqShared::new(state, barrier, doorbell.as_ref())?);
         let rings = Arc::clone(&shared.rings);
         Ok(Self { shared, rings, is_open: false, last: None, pending: None, room, capacity, doorbell })
@@ -133,6 +133,15 @@ impl CompletionQueue {
         doorbell.ring_after_loads(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
     }
 
+    /// Requests an event; `false` if the kernel has destroyed the queue. Inside, because the doorbell is that of another queue after that.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn arm(&self, state: &CqState, doorbell: &Doorbell) -> bool {
+        if !state.ended {
+            self.ring(doorbell, state.consumed, true);
+        }
+        !state.ended
+    }
+
     /// Polls for a function that only stores: all of it is one access to the queue.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn poll_inside(
@@ -181,19 +190,6 @@ impl CompletionQueue {
     }
 }
 
-/// Takes the completions of a poll, and claims nothing.
-struct Call<C>(C);
-
-impl<C: FnMut(&Completion)> Claimant<CompletionQueue> for Call<C> {
-    type Claim = ();
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn claim(&mut self, _: &Completion) {}
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn pass(&mut self, completion: &Completion, (): ()) {
-        (self.0)(completion);
-    }
-}
-
 /// Rings the doorbell if a callback panics.
 struct Tell<'q>(&'q mut CompletionQueue);
 
@@ -206,11 +202,6 @@ impl Drop for Tell<'_> {
 
 impl CompletionQueueTrait for CompletionQueue {
     type Completion<'c> = Completion;
-
-    #[inline]
-    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion)) -> Result<usize, PollError> {
-        self.poll_claiming(max, Call(f))
-    }
 
     #[inline]
     fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
@@ -288,13 +279,7 @@ impl CompletionQueueTrait for CompletionQueue {
         };
         // SAFETY: as in `enter`: `&mut CompletionQueue`, and `entered` is dropped below.
         let Some(mut entered) = (unsafe { self.rings.try_enter() }) else { return false };
-        let state = entered.state();
-        if state.has_ended() {
-            return false;
-        }
-        // Inside, because the doorbell is that of another queue after the destruction.
-        self.ring(doorbell, state.consumed(), true);
-        true
+        self.arm(entered.state(), doorbell)
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
@@ -316,12 +301,6 @@ impl CompletionQueue {
             return Err(PollError::Arm(Errno::EOPNOTSUPP));
         };
         let mut entered = self.enter()?;
-        let state = entered.state();
-        if state.has_ended() {
-            return Err(PollError::Arm(Errno::EINVAL));
-        }
-        // Inside, because the doorbell is that of another queue after the destruction.
-        self.ring(doorbell, state.consumed(), true);
-        Ok(())
+        if self.arm(entered.state(), doorbell) { Ok(()) } else { Err(PollError::Arm(Errno::EINVAL)) }
     }
 }

@@ -37,7 +37,8 @@ impl CqShared {
         barrier: ControlBarrier,
         doorbell: Option<&Doorbell>,
     ) -> io::Result<Self> {
-        let place = state.place(doorbell);
+        let (ring, size) = (&state.ring, size_of::<Cqe>() as u32);
+        let place = QueuePlace::new(ring.address(), size, ring.entries(), doorbell, 0);
         Ok(Self { rings: Polled::new(state, barrier)?, events: AtomicU32::new(0), place })
     }
 
@@ -50,11 +51,6 @@ impl CqShared {
     /// Counts an event that was read.
     pub fn count_event(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Stops the poller and calls `f`. `None` in a child of fork(2), or if the poller can't be stopped.
-    pub(crate) fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
-        self.rings.stopped(f)
     }
 }
 
@@ -139,13 +135,13 @@ impl Qps {
 /// The state.
 #[derive(Debug)]
 pub struct CqState {
-    ring: CqRing,
+    pub(crate) ring: CqRing,
     /// Completions that were taken out of the rings, for the doorbell.
-    consumed: u16,
+    pub(crate) consumed: u16,
     /// The consumer index that the device has.
     told: u16,
-    /// The kernel has destroyed the queue.
-    ended: bool,
+    /// The kernel has destroyed the queue: its doorbell may be that of another one.
+    pub(crate) ended: bool,
     /// Completions that [`remove`](Self::remove) has taken out of the rings, of other QPs: at most as many as the rings have.
     kept: VecDeque<Cqe>,
     qps: Qps,
@@ -158,33 +154,9 @@ impl CqState {
         Self { ring, consumed: 0, told: 0, ended: false, kept: VecDeque::new(), qps: Qps::new(max_qp) }
     }
 
-    pub(crate) fn ring(&self) -> &CqRing {
-        &self.ring
-    }
-
-    /// The number of completions that fit into each sub-CQ.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ring.entries()
-    }
-
     /// The number of entries of all rings.
     pub(crate) fn room(&self) -> usize {
         self.ring.entries() as usize * self.ring.subs()
-    }
-
-    /// The kernel has destroyed the queue: its doorbell may be that of another one.
-    pub(crate) fn end(&mut self) {
-        self.ended = true;
-    }
-
-    /// Whether [`end`](Self::end) was called.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Completions that were taken out of the rings.
-    pub(crate) fn consumed(&self) -> u16 {
-        self.consumed
     }
 
     /// The consumer index, if the device has another one.
@@ -219,19 +191,16 @@ impl CqState {
         loop {
             let Some(entry) = self.take_entry() else { return Ok(None) };
             let wr_id = match self.qps.take(entry[0]) {
-                Some(wr_id) => wr_id,
-                None => match self.unknown(entry[0])? {
-                    Some(wr_id) => wr_id,
-                    None => {
-                        left_out += 1;
-                        if left_out > self.room() {
-                            return Ok(None);
-                        }
-                        continue;
-                    }
-                },
+                None => self.unknown(entry[0])?,
+                found => found,
             };
-            return Ok(Some(Completion::new(wr_id, entry)));
+            if let Some(wr_id) = wr_id {
+                return Ok(Some(Completion::new(wr_id, entry)));
+            }
+            left_out += 1;
+            if left_out > self.room() {
+                return Ok(None);
+            }
         }
     }
 

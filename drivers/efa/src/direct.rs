@@ -4,10 +4,9 @@
 //! Addresses are numbers whose provenance is exposed. What is there belongs to the kernel's object, and is mapped as long as the queue that
 //! this driver made for it.
 
-use crate::cq_state::CqState;
 use crate::memory::Doorbell;
 use crate::{RecvQueue, SendQueue};
-use uverbs_efa_hw::io::{RxCdescEx, RxDesc, TxWqe, TxWqe128};
+use uverbs_efa_hw::io::RxDesc;
 
 /// The place of a queue in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +35,21 @@ pub enum DoorbellPlace {
     Call,
 }
 
-impl DoorbellPlace {
-    fn of(doorbell: Option<&Doorbell>) -> Self {
-        match doorbell.map(Doorbell::address) {
-            Some(Some(address)) => Self::Address(address),
-            Some(None) => Self::Call,
-            None => Self::None,
-        }
+impl QueuePlace {
+    /// The place of a ring of entries of `entry_size` bytes.
+    pub(crate) fn new(
+        buffer: usize,
+        entry_size: u32,
+        num_entries: u32,
+        doorbell: Option<&Doorbell>,
+        max_batch: u32,
+    ) -> Self {
+        let doorbell = match doorbell.map(Doorbell::address) {
+            Some(Some(address)) => DoorbellPlace::Address(address),
+            Some(None) => DoorbellPlace::Call,
+            None => DoorbellPlace::None,
+        };
+        Self { buffer, entry_size, num_entries, doorbell, max_batch }
     }
 }
 
@@ -57,47 +64,14 @@ pub struct QpPlaces {
 }
 
 impl QpPlaces {
-    pub(crate) fn of(send: &SendQueue, recv: &RecvQueue) -> Self {
-        Self { send: send.place(), recv: recv.place() }
-    }
-}
-
-impl SendQueue {
-    fn place(&self) -> QueuePlace {
-        let (ring, doorbell) = self.memory();
-        let entry = if ring.is_wide() { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
-        QueuePlace {
-            buffer: ring.address(),
-            entry_size: entry as u32,
-            num_entries: ring.entries(),
-            doorbell: DoorbellPlace::of(Some(doorbell)),
-            max_batch: self.config().max_batch.min(ring.entries()),
-        }
-    }
-}
-
-impl RecvQueue {
-    fn place(&self) -> QueuePlace {
-        let (ring, doorbell) = self.memory();
-        QueuePlace {
-            buffer: ring.address(),
-            entry_size: size_of::<RxDesc>() as u32,
-            num_entries: ring.entries(),
-            doorbell: DoorbellPlace::of(Some(doorbell)),
-            max_batch: ring.entries(),
-        }
-    }
-}
-
-impl CqState {
-    pub(crate) fn place(&self, doorbell: Option<&Doorbell>) -> QueuePlace {
-        let ring = self.ring();
-        QueuePlace {
-            buffer: ring.address(),
-            entry_size: size_of::<RxCdescEx>() as u32,
-            num_entries: ring.entries(),
-            doorbell: DoorbellPlace::of(doorbell),
-            max_batch: 0,
-        }
+    pub(crate) fn of(sends: &SendQueue, receives: &RecvQueue) -> Self {
+        let (ring, entries) = (&sends.ring, sends.ring.entries());
+        let max_batch = sends.config.max_batch.min(entries);
+        let send =
+            QueuePlace::new(ring.address(), ring.entry_size(), entries, Some(&sends.doorbell), max_batch);
+        let (ring, entries) = (&receives.ring, receives.ring.entries());
+        let size = size_of::<RxDesc>() as u32;
+        let recv = QueuePlace::new(ring.address(), size, entries, Some(&receives.doorbell), entries);
+        Self { send, recv }
     }
 }

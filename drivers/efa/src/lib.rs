@@ -10,6 +10,7 @@
 //! | `memory`     | all access to memory of the device, to rings and to doorbells           |
 //! | `table`      | the requests that the device has, by their number                       |
 //! | `wqe`        | the encoder: a work request as words                                    |
+//! | `progress`   | how far a queue is, and a batch                                         |
 //! | `send`       | the send queue, with batches; `list`, `builder`: its other two faces    |
 //! | `recv`       | receive queues                                                          |
 //! | `cq`         | polling and arming; `cq_state`: what pollers share with control calls   |
@@ -36,6 +37,8 @@ mod direct;
 mod list;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
+mod progress;
 #[cfg(not(loom))]
 mod recv;
 #[cfg(not(loom))]

@@ -130,6 +130,11 @@ impl SendRing {
         self.mask + 1
     }
 
+    /// Bytes of an entry.
+    pub(crate) fn entry_size(&self) -> u32 {
+        1 << self.shift
+    }
+
     /// Whether an entry has 128 bytes.
     #[must_use]
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -167,12 +172,6 @@ impl SendRing {
             shift: *shift,
             _ring: PhantomData,
         }
-    }
-
-    /// Copies an entry to its place in the device.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn write(&mut self, copies: &Copies, position: u32, wqe: &Wqe) {
-        self.view().write(copies, position, wqe);
     }
 
     /// Stores an entry whose second block, if it has one, is zero. The words are in registers.
@@ -327,6 +326,7 @@ fn store_block(to: NonNull<u64>, block: [u64; BLOCK]) {
 }
 
 /// A doorbell register of 4 bytes.
+#[derive(Debug)]
 pub enum Doorbell {
     /// Mapped from the device. The pointer is the register's address.
     Mapped(NonNull<u32>, Registers),
@@ -407,23 +407,15 @@ impl Doorbell {
     }
 }
 
-impl fmt::Debug for Doorbell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mapped(register, _) => f.debug_tuple("Mapped").field(register).finish(),
-            Self::Port(port, offset) => f.debug_tuple("Port").field(port).field(offset).finish(),
-        }
-    }
-}
-
 /// The ring of a receive queue.
 ///
 /// # Invariant
 /// `mask + 1` is a power of two; from `first` on, as many descriptors are inside the mapping. `first` is aligned to 8.
+#[derive(Debug)]
 pub struct RecvRing {
     first: NonNull<u64>,
     mask: u32,
-    mapping: Mapping,
+    _mapping: Mapping,
 }
 
 // SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Descriptors are only stored to, by atomics.
@@ -446,7 +438,11 @@ impl RecvRing {
             return Err(MemoryError::Mapping);
         }
         let mask = mask_of(entries, Table::MAX)?;
-        Ok(Self { first: part(&mapping, 0, entries as usize, size_of::<RxDesc>(), 8)?, mask, mapping })
+        Ok(Self {
+            first: part(&mapping, 0, entries as usize, size_of::<RxDesc>(), 8)?,
+            mask,
+            _mapping: mapping,
+        })
     }
 
     /// The number of descriptors.
@@ -487,15 +483,6 @@ impl Descs<'_> {
     }
 }
 
-impl fmt::Debug for RecvRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecvRing")
-            .field("entries", &self.entries())
-            .field("mapping", &self.mapping)
-            .finish_non_exhaustive()
-    }
-}
-
 /// Words of a completion.
 pub(crate) const CQE_WORDS: usize = size_of::<RxCdescEx>() / 8;
 /// The bytes of a completion as words.
@@ -512,6 +499,28 @@ struct Sub {
     phase: u64,
     /// The sub-CQ whose turn is after this: how many bytes it is behind the first.
     following: usize,
+}
+
+impl Sub {
+    /// Takes the next entry.
+    ///
+    /// # Safety
+    /// It is a sub-CQ of a [`CqRing`] of this many entries, which is mapped.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    unsafe fn take(&mut self, entries: u32) -> Option<Cqe> {
+        let place = self.next;
+        // SAFETY: the place of an entry (invariant of the ring).
+        let entry = unsafe { read(place, self.phase) }?;
+        // SAFETY: behind an entry, so this is at most the end.
+        self.next = unsafe { place.add(CQE_WORDS) };
+        if self.next == self.end {
+            // The next round. Not a call, across which the entry would have to be in memory.
+            // SAFETY: the start of the sub-CQ, which has as many entries (invariant of the ring).
+            self.next = unsafe { self.end.sub(entries as usize * CQE_WORDS) };
+            self.phase ^= completion::PHASE;
+        }
+        Some(entry)
+    }
 }
 
 /// The entry at a place, if the device has written it.
@@ -542,6 +551,7 @@ unsafe fn read(place: NonNull<u64>, phase: u64) -> Option<Cqe> {
 /// From `first` on, as many entries of 32 bytes as all sub-CQs have are inside the mapping. `first` is aligned to 8. Each sub-CQ has
 /// `entries`; `next` is the place of one of them, and `end` that behind the last. `turn` and each `following` are the offset of one of
 /// `subs`.
+#[derive(Debug)]
 pub struct CqRing {
     subs: Box<[Sub]>,
     /// The sub-CQ that is polled next, as `following`.
@@ -613,14 +623,8 @@ impl CqRing {
             // SAFETY: as above; nothing else uses the sub-CQs now (`&mut self`).
             let sub = unsafe { &mut *sub.as_ptr() };
             turn = sub.following;
-            let place = sub.next;
-            // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
-            if let Some(entry) = unsafe { read(place, sub.phase) } {
-                // SAFETY: behind an entry (invariant), so this is at most the end.
-                sub.next = unsafe { place.add(CQE_WORDS) };
-                if sub.next == sub.end {
-                    Self::wrap(sub, self.entries);
-                }
+            // SAFETY: a sub-CQ of this ring.
+            if let Some(entry) = unsafe { sub.take(self.entries) } {
                 self.turn = turn;
                 return Some(entry);
             }
@@ -632,33 +636,8 @@ impl CqRing {
 
     /// Takes the next entry of a sub-CQ.
     pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
-        let sub = self.subs.get_mut(index)?;
-        // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
-        let entry = unsafe { read(sub.next, sub.phase) }?;
-        // SAFETY: behind an entry (invariant), so this is at most the end.
-        sub.next = unsafe { sub.next.add(CQE_WORDS) };
-        if sub.next == sub.end {
-            Self::wrap(sub, self.entries);
-        }
-        Some(entry)
-    }
-
-    /// Begins the next round of a sub-CQ, whose last entry was taken. Not a call, across which the entry would have to be in memory.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn wrap(sub: &mut Sub, entries: u32) {
-        // SAFETY: the start of the sub-CQ, which has as many entries (invariant).
-        sub.next = unsafe { sub.end.sub(entries as usize * CQE_WORDS) };
-        sub.phase ^= completion::PHASE;
-    }
-}
-
-impl fmt::Debug for CqRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CqRing")
-            .field("entries", &self.entries)
-            .field("subs", &self.subs)
-            .field("mapping", &self.mapping)
-            .finish_non_exhaustive()
+        // SAFETY: a sub-CQ of this ring.
+        unsafe { self.subs.get_mut(index)?.take(self.entries) }
     }
 }
 

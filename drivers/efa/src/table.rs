@@ -30,7 +30,6 @@ const POSTED: u32 = 1 << 16;
 ///
 /// # Invariant
 /// `wr_ids`, `states` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
-#[derive(Debug)]
 pub(crate) struct Table {
     wr_ids: Box<[AtomicU64]>,
     /// [`POSTED`] and the number, or 0.
@@ -157,6 +156,7 @@ impl Table {
 ///
 /// # Invariant
 /// The addresses and the mask of `slots` are those of `table`.
+#[derive(Debug)]
 pub(crate) struct Poster {
     slots: Slots<'static>,
     table: Arc<Table>,
@@ -258,9 +258,14 @@ impl Slots<'_> {
     }
 }
 
-impl fmt::Debug for Poster {
+impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Poster").field(&self.table).finish()
+        f.debug_struct("Table")
+            .field("qp_num", &self.qp_num)
+            .field("capacity", &self.capacity)
+            .field("end", &self.end)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }
 

@@ -56,10 +56,6 @@ impl CompletionTrait for Completion {
     fn qp_num(&self) -> u32 {
         self.cqe.qp_id as u32
     }
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn src_qp(&self) -> u32 {
-        0
-    }
     /// The kernel does not pass invalidated keys to user space (`siw_rqe_complete()`).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn wc_flags(&self) -> WcFlags {
@@ -67,22 +63,6 @@ impl CompletionTrait for Completion {
     }
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
-        0
-    }
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn pkey_index(&self) -> u16 {
-        0
-    }
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn slid(&self) -> u32 {
-        0
-    }
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn sl(&self) -> u8 {
-        0
-    }
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn dlid_path_bits(&self) -> u8 {
         0
     }
 }

@@ -118,29 +118,11 @@ impl<F: Format, B: ArmBell> Drop for GiveBack<'_, F, B> {
     }
 }
 
-/// Takes the completions of a poll, and claims nothing.
-struct Call<C>(C);
-
-impl<F: Format, B: ArmBell, C: FnMut(&Completion<F>)> Claimant<CompletionQueue<F, B>> for Call<C> {
-    type Claim = ();
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn claim(&mut self, _: &Completion<F>) {}
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn pass(&mut self, completion: &Completion<F>, (): ()) {
-        (self.0)(completion);
-    }
-}
-
 impl<F: Format, B: ArmBell> CompletionQueueTrait for CompletionQueue<F, B> {
     type Completion<'c>
         = Completion<F>
     where
         Self: 'c;
-
-    #[inline]
-    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion<F>)) -> Result<usize, PollError> {
-        self.poll_claiming(max, Call(f))
-    }
 
     #[inline]
     fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {

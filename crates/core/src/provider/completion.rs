@@ -5,7 +5,7 @@ use super::error::PollError;
 use crate::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use core::mem::MaybeUninit;
 
-/// One completion; each field is decoded by its method.
+/// One completion; each field is decoded by its method. A field that the device does not have is 0.
 ///
 /// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
 pub trait Completion {
@@ -38,19 +38,34 @@ pub trait Completion {
     /// The local QP.
     fn qp_num(&self) -> u32;
     /// The sender's QP (UD).
-    fn src_qp(&self) -> u32;
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn src_qp(&self) -> u32 {
+        0
+    }
     /// Which fields are valid, and which checks the device made.
     fn wc_flags(&self) -> WcFlags;
     /// `imm_data` (`__be32`) or `invalidated_rkey`, by [`wc_flags`](Self::wc_flags).
     fn imm_data_or_invalidated_rkey(&self) -> u32;
     /// Index of the P_Key (GSI).
-    fn pkey_index(&self) -> u16;
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn pkey_index(&self) -> u16 {
+        0
+    }
     /// Source LID.
-    fn slid(&self) -> u32;
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn slid(&self) -> u32 {
+        0
+    }
     /// Service level.
-    fn sl(&self) -> u8;
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn sl(&self) -> u8 {
+        0
+    }
     /// Low bits of the destination LID.
-    fn dlid_path_bits(&self) -> u8;
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn dlid_path_bits(&self) -> u8 {
+        0
+    }
     /// Completion time in device clock ticks, if the device and the CQ support it.
     fn completion_ts(&self) -> Option<u64> {
         None
@@ -111,6 +126,19 @@ pub trait Claimant<Q: CompletionQueue + ?Sized> {
     fn pass(&mut self, completion: &Q::Completion<'_>, claim: Self::Claim);
 }
 
+/// The claimant of a poll by a closure: it claims nothing.
+struct Call<F>(F);
+
+impl<Q: CompletionQueue + ?Sized, F: FnMut(&Q::Completion<'_>)> Claimant<Q> for Call<F> {
+    type Claim = ();
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn claim(&mut self, _: &Q::Completion<'_>) {}
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn pass(&mut self, completion: &Q::Completion<'_>, (): ()) {
+        (self.0)(completion);
+    }
+}
+
 /// A driver's completion queue engine. No lock; see [`Locked`](crate::sync::Locked).
 pub trait CompletionQueue: Send + core::fmt::Debug {
     /// A completion where the device wrote it.
@@ -126,7 +154,10 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// # Errors
     /// [`PollError::Corrupt`] for a value in the ring that no correct device writes; [`PollError::SessionOpen`] while a poll
     /// of [`start_poll`](Self::start_poll) is open; [`PollError::Forked`] in a child of fork(2).
-    fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
+    #[inline]
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError> {
+        self.poll_claiming(max, Call(f))
+    }
 
     /// As [`poll_each`](Self::poll_each), for a value in place of a closure.
     ///
@@ -140,17 +171,11 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// As [`poll_each`](Self::poll_each), in two steps, of which the first is inside the queue.
     ///
     /// A driver that removes the completions of a queue which is reset or destroyed calls [`Claimant::claim`] while these control
-    /// calls wait. The implementation here is for others: it does both steps outside.
+    /// calls wait.
     ///
     /// # Errors
     /// As [`poll_each`](Self::poll_each).
-    #[inline]
-    fn poll_claiming(&mut self, max: usize, mut claimant: impl Claimant<Self>) -> Result<usize, PollError> {
-        self.poll_each(max, |completion| {
-            let claim = claimant.claim(completion);
-            claimant.pass(completion, claim);
-        })
-    }
+    fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError>;
 
     /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.
     ///

@@ -4,13 +4,13 @@
 // UNSAFETY: the private input of commands may contain addresses; those here contain none.
 
 use super::object::Cq;
-use super::{Efa, no_memory, refused};
-use crate::memory::{CqRing, Doorbell};
+use super::{Efa, no_memory};
+use crate::memory::CqRing;
 use crate::{CompletionQueue, CqState};
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
 use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
-use uverbs_core::kernel::{Protection, Uhw, page_size};
+use uverbs_core::kernel::{Protection, Uhw};
 use uverbs_core::provider::{CompletionQueue as _, CqParts, Kept};
 use uverbs_core::{Error, Result};
 use uverbs_efa_hw::io::RxCdescEx;
@@ -92,11 +92,7 @@ impl Efa {
         has_events: bool,
     ) -> Result<CompletionQueue> {
         let bytes = usize::try_from(resp.q_mmap_size).unwrap_or(usize::MAX);
-        let mapping = self.kernel.mmap(resp.q_mmap_key, bytes, Protection::Read).map_err(refused(
-            &*self.kernel,
-            VERB,
-            "ring",
-        ))?;
+        let mapping = self.map(VERB, "ring", resp.q_mmap_key, bytes, Protection::Read)?;
         let ring = CqRing::new(mapping, handle.cqe(), self.limits.sub_cqs)
             .map_err(|e| Error::protocol(VERB, format!("rings of {} entries: {e}", handle.cqe())))?;
         let doorbell = if resp.comp_mask & EFA_CREATE_CQ_RESP_DB_OFF != 0 {
@@ -108,16 +104,5 @@ impl Efa {
         };
         CompletionQueue::new(CqState::new(ring, self.qp_numbers), self.barrier, doorbell)
             .map_err(|e| no_memory(VERB, &e))
-    }
-
-    /// Maps the doorbell at an offset of a page.
-    pub(super) fn doorbell(&self, verb: &'static str, key: u64, offset: u32) -> Result<Doorbell> {
-        let page = self.kernel.doorbells(key, page_size() as usize).map_err(refused(
-            &*self.kernel,
-            verb,
-            "doorbell",
-        ))?;
-        Doorbell::new(&page, offset)
-            .ok_or_else(|| Error::protocol(verb, format!("a doorbell at offset {offset:#x} of its page")))
     }
 }

@@ -4,7 +4,7 @@
 // UNSAFETY: implements an `unsafe fn` of `Driver`, whose contract this device does not need: it has no data in completions.
 
 use super::object::{Cq, Qp};
-use super::{CqOptions, Efa, QpOptions};
+use super::{CqOptions, Efa, QpOptions, query_device};
 use crate::wqe::Ah;
 use crate::{CompletionQueue, RecvQueue, SendQueue};
 use std::sync::Arc;
@@ -17,14 +17,11 @@ use uverbs_core::provider::{
     CqParts, Driver, Import, NoSrq, NoWq, QpCreate, QpParts, RemoteAddr, same_context,
 };
 use uverbs_core::wr::Sge;
+use uverbs_efa_hw::io::TxWqe;
 use uverbs_efa_hw::regs::{PCI_DEV_ID_EFA0_VF, PCI_VENDOR_ID_AMAZON};
 use uverbs_uapi::efa::efa_ibv_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_EFA;
 use zerocopy::IntoBytes;
-
-/// A thread domain. It has no resources: each QP has doorbells of its own.
-#[derive(Debug)]
-pub struct ThreadDomain(());
 
 impl Import for Efa {}
 
@@ -49,7 +46,8 @@ impl Driver for Efa {
     type Cq = Cq;
     type Srq = NoSrq<RecvQueue>;
     type Wq = NoWq;
-    type Td = ThreadDomain;
+    // It has no resources: each QP has doorbells of its own.
+    type Td = ();
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         Self::open_context(kernel)
@@ -64,7 +62,10 @@ impl Driver for Efa {
     }
 
     fn query_device(&self) -> Result<DeviceAttr> {
-        self.attributes()
+        let (mut attr, _) = query_device(&self.kernel, &self.limits)?;
+        // A send queue is limited by its memory, too.
+        attr.max_qp_wr = attr.max_qp_wr.min(self.limits.max_llq_size / size_of::<TxWqe>() as u32);
+        Ok(attr)
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {
@@ -90,7 +91,7 @@ impl Driver for Efa {
         Self::new_ah(pd, attr)
     }
 
-    fn alloc_td(&self) -> Result<ThreadDomain> {
-        Ok(ThreadDomain(()))
+    fn alloc_td(&self) -> Result<()> {
+        Ok(())
     }
 }

@@ -19,14 +19,14 @@ pub use cq::CqOptions;
 pub use object::{Cq, Qp};
 pub use qp::{QpOptions, opcodes_of};
 
+use crate::memory::Doorbell;
 use std::io;
 use std::sync::Arc;
 use uverbs_core::attr::DeviceAttr;
 use uverbs_core::control::{ContextInfo, context, query};
-use uverbs_core::kernel::{Kernel, Uhw};
+use uverbs_core::kernel::{Kernel, Mapping, Protection, Uhw, page_size};
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_core::{Errno, Error, Result};
-use uverbs_efa_hw::io::TxWqe;
 use uverbs_uapi::efa::{
     EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_MIN_SQ_WR, EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_TX_BATCH,
     EFA_QUERY_DEVICE_CAPS_RDMA_READ, EFA_QUERY_DEVICE_CAPS_RDMA_WRITE, EFA_USER_CMDS_SUPP_UDATA_CREATE_AH,
@@ -116,9 +116,14 @@ fn no_memory(verb: &'static str, error: &io::Error) -> Error {
     Error::os(verb, "memory for the queue's state", errno)
 }
 
-/// The error of a mapping.
-fn refused(kernel: &dyn Kernel, verb: &'static str, what: &str) -> impl FnOnce(Errno) -> Error {
-    move |errno| Error::os(verb, format!("{what} of {}", kernel.name()), errno)
+/// The attributes of the device, and the driver's part of them, if the kernel has it.
+fn query_device(
+    kernel: &Arc<dyn Kernel>,
+    limits: &Limits,
+) -> Result<(DeviceAttr, efa_ibv_ex_query_device_resp)> {
+    let mut ex = efa_ibv_ex_query_device_resp::default();
+    let uhw = if limits.queries_device { Uhw::answer(ex.as_mut_bytes()) } else { Uhw::none() };
+    Ok((query::device(kernel, uhw)?, ex))
 }
 
 impl Efa {
@@ -155,11 +160,7 @@ impl Efa {
             queries_device: supports(EFA_USER_CMDS_SUPP_UDATA_QUERY_DEVICE),
             ..Limits::default()
         };
-        let mut ex = efa_ibv_ex_query_device_resp::default();
-        let attr = query::device(
-            &kernel,
-            if limits.queries_device { Uhw::answer(ex.as_mut_bytes()) } else { Uhw::none() },
-        )?;
+        let (attr, ex) = query_device(&kernel, &limits)?;
         if limits.queries_device {
             (limits.max_sq_wr, limits.max_rq_wr) = (ex.max_sq_wr, ex.max_rq_wr);
             (limits.max_sq_sge, limits.max_rq_sge) = (ex.max_sq_sge, ex.max_rq_sge);
@@ -183,12 +184,28 @@ impl Efa {
         &self.limits
     }
 
-    /// The attributes of the device. A send queue is limited by its memory, too.
-    fn attributes(&self) -> Result<DeviceAttr> {
-        let mut ex = efa_ibv_ex_query_device_resp::default();
-        let uhw = if self.limits.queries_device { Uhw::answer(ex.as_mut_bytes()) } else { Uhw::none() };
-        let mut attr = query::device(&self.kernel, uhw)?;
-        attr.max_qp_wr = attr.max_qp_wr.min(self.limits.max_llq_size / size_of::<TxWqe>() as u32);
-        Ok(attr)
+    /// Maps the memory of a queue.
+    fn map(
+        &self,
+        verb: &'static str,
+        what: &str,
+        key: u64,
+        len: usize,
+        protection: Protection,
+    ) -> Result<Mapping> {
+        self.kernel.mmap(key, len, protection).map_err(|errno| self.refused(verb, what, errno))
+    }
+
+    /// The error of a mapping.
+    fn refused(&self, verb: &'static str, what: &str, errno: Errno) -> Error {
+        Error::os(verb, format!("{what} of {}", self.kernel.name()), errno)
+    }
+
+    /// Maps the doorbell at an offset of a page.
+    fn doorbell(&self, verb: &'static str, key: u64, offset: u32) -> Result<Doorbell> {
+        let page = self.kernel.doorbells(key, page_size() as usize);
+        let page = page.map_err(|errno| self.refused(verb, "doorbell", errno))?;
+        Doorbell::new(&page, offset)
+            .ok_or_else(|| Error::protocol(verb, format!("a doorbell at offset {offset:#x} of its page")))
     }
 }

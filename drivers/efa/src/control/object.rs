@@ -5,7 +5,6 @@
 // UNSAFETY: the verbs of handles have contracts.
 
 use super::{Numbers, of_number};
-use crate::cq_state::CqState;
 use crate::shared::QpShared;
 use crate::{CompletionQueue, CqShared, QpPlaces};
 use std::sync::Arc;
@@ -40,8 +39,9 @@ impl Object for Cq {
 
     /// No poll is in progress when the kernel destroys the queue, and its engine rings no doorbell later.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        let destroyed =
-            self.0.destroy(|shared, handle| shared.rings.destroyed(handle, CqHandle::destroy, CqState::end));
+        let destroyed = self.0.destroy(|shared, handle| {
+            shared.rings.destroyed(handle, CqHandle::destroy, |state| state.ended = true)
+        });
         destroyed.map_err(|(kept, error)| (Self(kept), error))
     }
 }

@@ -4,7 +4,7 @@
 // UNSAFETY: the private input of commands may contain addresses, those here contain none; and the verbs of handles have contracts.
 
 use super::object::{Cq, Qp, State};
-use super::{Efa, no_memory, of_number, refused};
+use super::{Efa, no_memory, of_number};
 use crate::memory::{RecvRing, SendRing};
 use crate::shared::QpShared;
 use crate::table::Table;
@@ -241,24 +241,16 @@ impl Efa {
         let wrong = |what: String| Error::protocol(CREATE, what);
         let qp_num =
             u16::try_from(handle.qp_num()).map_err(|_| wrong(format!("QP number {:#x}", handle.qp_num())))?;
-        let (kernel, cap) = (&*self.kernel, sizes.cap);
+        let cap = sizes.cap;
 
         let page = page_size() as usize;
         let offset = resp.llq_desc_offset as usize;
         let bytes = (offset % page + sizes.send_bytes() as usize).next_multiple_of(page);
-        let mapping = kernel.mmap(resp.llq_desc_mmap_key, bytes, Protection::ReadWrite).map_err(refused(
-            kernel,
-            CREATE,
-            "send queue",
-        ))?;
+        let mapping = self.map(CREATE, "send queue", resp.llq_desc_mmap_key, bytes, Protection::ReadWrite)?;
         let send_ring = SendRing::new(mapping, offset, sizes.sends, sizes.wide)
             .map_err(|e| wrong(format!("send queue at offset {offset:#x}: {e}")))?;
         let bytes = usize::try_from(resp.rq_mmap_size).unwrap_or(usize::MAX);
-        let mapping = kernel.mmap(resp.rq_mmap_key, bytes, Protection::ReadWrite).map_err(refused(
-            kernel,
-            CREATE,
-            "receive queue",
-        ))?;
+        let mapping = self.map(CREATE, "receive queue", resp.rq_mmap_key, bytes, Protection::ReadWrite)?;
         let recv_ring =
             RecvRing::new(mapping, sizes.descriptors).map_err(|e| wrong(format!("receive queue: {e}")))?;
         let send_bell = self.doorbell(CREATE, resp.sq_db_mmap_key, resp.sq_db_offset)?;

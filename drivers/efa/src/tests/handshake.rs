@@ -238,7 +238,7 @@ fn control_calls_wait_for_claims_only() {
     }
     let shared = Arc::clone(rig.cq.shared());
     check_claims(&mut rig.cq, 2, || {
-        shared.stopped(|_| ()).unwrap();
+        shared.rings.stopped(|_| ()).unwrap();
     });
 }
 
