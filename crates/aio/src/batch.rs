@@ -3,7 +3,7 @@
 //!
 //! A batch is posted in parts of at most half of the queue, so that the device works on one part while the program posts the next.
 //! Only the last work request of a part makes a completion. The buffers of the others go back to their pools with it. (Each datagram
-//! makes one, because EFA's complete in any order.)
+//! makes one, because on some devices they complete in any order.)
 
 use crate::destination::{Addressed, To};
 use crate::error::Result;

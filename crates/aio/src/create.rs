@@ -214,7 +214,7 @@ impl<D: Driver> Dispatcher<D> {
         QpBuilder::new(self, pd)
     }
 
-    /// Begins the creation of a QP of reliable datagrams (SRD), which only EFA has. Each operation names its [`Destination`](crate::Destination),
+    /// Begins the creation of a QP of reliable datagrams (SRD), if the device has them. Each operation names its [`Destination`](crate::Destination),
     /// which needs an address handle of this side, too, for reads and writes. Messages and operations may overtake each other. An operation
     /// that fails does not end the QP.
     pub fn srd_qp<'a>(&'a self, pd: &'a ProtectionDomain<D>) -> QpBuilder<'a, Srd, D> {

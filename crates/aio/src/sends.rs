@@ -75,7 +75,7 @@ impl<D: Driver> Queue<D> {
         }
     }
 
-    /// Whether it completes each of its work requests: EFA's complete in any order, and have no others.
+    /// Whether it completes each of its work requests: on some devices they complete in any order, and there are no others.
     pub(crate) fn signals_each(&self) -> bool {
         matches!(self, Self::Ud(_) | Self::Srd(_))
     }

@@ -9,7 +9,7 @@ use core::fmt::Write as _;
 pub(crate) enum Order {
     /// The most significant first: hardware of mlx5.
     Big,
-    /// The least significant first: EFA, and memory of the kernels that are supported.
+    /// The least significant first: other hardware, and memory of the kernels that are supported.
     Little,
 }
 

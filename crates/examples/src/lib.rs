@@ -7,7 +7,7 @@
 //! | `bulk` | transfers of many blocks over several QPs and NICs, with failover: [`bulk`] |
 //! | `burst` | a program with a mistake that a trace finds: [`burst`] |
 //! | `log` | a replicated log, with election by compare-and-swap and fencing by windows: [`log`] |
-//! | `ordered` | messages in order over SRD, the transport of EFA: [`ordered`] |
+//! | `ordered` | messages in order over SRD, which has no order: [`ordered`] |
 //! | `rpc` | calls with deadlines, of hundreds of clients to one server: [`rpc`] |
 //! | `flag` | an ordering bug, and its repair: for `uverbs-hca order` |
 //! | `rc_pingpong`, `loopback`, `echo` | ports of programs for other libraries, without a library of their own |

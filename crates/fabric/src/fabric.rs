@@ -260,7 +260,7 @@ impl<M: Model> Fabric<M> {
     /// faults lose. A file that exists is replaced. Another call ends the capture before; [`tap`](Self::tap) with `None` ends it.
     ///
     /// # Errors
-    /// The file can't be created or written. The packets of the model have no public format (`Unsupported`): those of EFA.
+    /// The file can't be created or written. The packets of the model have no public format (`Unsupported`).
     pub fn capture(&self, path: &Path) -> std::io::Result<()> {
         if !M::Packet::IS_PUBLIC {
             return Err(std::io::Error::new(

@@ -46,7 +46,7 @@ impl FromStr for Queue {
 /// The memory of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingDump {
-    /// The device's format: `mlx5` or `efa`.
+    /// The name of the driver whose format it has.
     pub device: String,
     /// The entries: `wqe`, `recv`, `srq` or `cqe`.
     pub what: String,

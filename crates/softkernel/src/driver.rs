@@ -30,7 +30,7 @@ pub struct Entered<'w, 'n, D: Driver> {
     pub context: u32,
 }
 
-/// The kernel's state of a device, which is its front: the contexts, and what a driver (`mlx5_ib`, `efa`) stores.
+/// The kernel's state of a device, which is its front: the contexts, and what a driver of the kernel stores.
 pub trait Driver: Front<Self::Model> + Sized {
     /// The device.
     type Model: Model;

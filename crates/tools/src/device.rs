@@ -11,7 +11,8 @@ use uverbs::efa::Efa;
 use uverbs::efa_device;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
-use uverbs_hca::{Fabric, Hca};
+use uverbs_fabric::{Fabric, Model};
+use uverbs_hca::Hca;
 
 /// The code to run with an opened device, compiled for each driver.
 pub(crate) trait Visitor {
@@ -31,24 +32,8 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
             self.0.visit([context.clone(), context], Some(self.1))
         }
     }
-    match Software::of(name) {
-        Some(Software::Hca) => {
-            let ends = match of_fabric(name)? {
-                Some(context) => [context.clone(), context],
-                None => software()?,
-            };
-            let info = software_info(&ends[0])?;
-            return Ok(visitor.visit(ends, Some(info)));
-        }
-        Some(Software::Efa) => {
-            let ends = match efa_of_fabric(name)? {
-                Some(context) => [context.clone(), context],
-                None => software_efa()?,
-            };
-            let info = software_info(&ends[0])?;
-            return Ok(visitor.visit(ends, Some(info)));
-        }
-        None => {}
+    if let Some(kind) = Software::of(name) {
+        return kind.open(visitor);
     }
     let info = choose(name)?;
     Ok(open_with(&info.clone(), Visit(visitor, info))?)
@@ -87,6 +72,42 @@ impl Software {
         };
         (!devices().is_ok_and(|all| all.iter().any(|d| Some(d.name.as_str()) == name))).then_some(kind)
     }
+
+    /// Calls the visitor with two new devices of this process, which are connected to each other.
+    pub(crate) fn here<V: Visitor>(self, visitor: V) -> Result<V::Out> {
+        match self {
+            Self::Hca => visit(software()?, visitor),
+            Self::Efa => visit(software_efa()?, visitor),
+        }
+    }
+
+    /// As [`here`](Self::here); but with one device as both ends if the environment selects a fabric of several processes.
+    fn open<V: Visitor>(self, visitor: V) -> Result<V::Out> {
+        match self {
+            Self::Hca => match hca_of_fabric(Some(SOFTWARE))? {
+                Some(hca) => one::<Mlx5, _>(Context::from_kernel(hca.open()), visitor),
+                None => self.here(visitor),
+            },
+            Self::Efa => match std::env::var_os(FABRIC) {
+                Some(socket) => {
+                    let fabric: efa_device::Fabric = join(Some(Path::new(&socket)))?;
+                    one::<Efa, _>(Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open()), visitor)
+                }
+                None => self.here(visitor),
+            },
+        }
+    }
+}
+
+fn visit<D: Driver, V: Visitor>(ends: [Context<D>; 2], visitor: V) -> Result<V::Out> {
+    let info = software_info(&ends[0])?;
+    Ok(visitor.visit(ends, Some(info)))
+}
+
+/// Calls the visitor with one software device as both ends.
+fn one<D: Driver, V: Visitor>(context: uverbs::Result<Context<D>>, visitor: V) -> Result<V::Out> {
+    let context = context?;
+    visit([context.clone(), context], visitor)
 }
 
 /// Whether the name selects the software HCA.
@@ -100,9 +121,8 @@ const FABRIC: &str = "UVERBS_HCA_FABRIC";
 /// The address of the host that the software HCA has, to exchange packets with devices outside of this process.
 const UDP: &str = "UVERBS_HCA_UDP";
 
-/// The fabric that this process has joined.
-static JOINED: OnceLock<Fabric> = OnceLock::new();
-static JOINED_EFA: OnceLock<efa_device::Fabric> = OnceLock::new();
+/// What flushes the fabric that this process has joined.
+static JOINED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
 /// Whether the name selects software devices on a fabric of this process, so that both ends are in it.
 pub(crate) fn is_here(name: Option<&str>) -> bool {
@@ -110,52 +130,39 @@ pub(crate) fn is_here(name: Option<&str>) -> bool {
     Software::of(name).is_some() && std::env::var_os(FABRIC).is_none() && !is_udp
 }
 
-/// The software EFA on the fabric of several processes, if the name selects it.
-pub(crate) fn efa_of_fabric(name: Option<&str>) -> Result<Option<Context<Efa>>> {
-    let Some(socket) = std::env::var_os(FABRIC).filter(|_| Software::of(name) == Some(Software::Efa)) else {
-        return Ok(None);
-    };
-    let socket = Path::new(&socket);
-    let fabric = pcap::efa_fabric(std::process::id().into())?;
-    fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
-    let context = Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open())?;
+/// A fabric that reaches devices outside of this process: those of others that have met at the socket.
+fn join<M: Model>(socket: Option<&Path>) -> Result<Fabric<M>> {
+    let fabric = pcap::fabric(std::process::id().into())?;
+    if let Some(socket) = socket {
+        fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
+    }
+    let joined = fabric.clone();
     // The process may end without dropping the fabric: see `flush`.
-    let _ = JOINED_EFA.set(fabric);
-    Ok(Some(context))
+    let _ = JOINED.set(Box::new(move || joined.flush()));
+    Ok(fabric)
 }
 
 /// Creates two software EFAs that are connected to each other, as [`software`] does.
 pub(crate) fn software_efa() -> Result<[Context<Efa>; 2]> {
-    let fabric = pcap::efa_fabric(0)?;
+    let fabric: efa_device::Fabric = pcap::fabric(0)?;
     let open = || Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open());
     Ok([open()?, open()?])
 }
 
 /// A software HCA on the fabric of several processes, or with an address of the host, or both.
 fn on_fabric(socket: Option<&Path>, address: Option<&str>) -> Result<Hca> {
-    let fabric = pcap::fabric(std::process::id().into())?;
-    if let Some(socket) = socket {
-        fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
-    }
+    let fabric: uverbs_hca::Fabric = join(socket)?;
     let device = fabric.device(SOFTWARE);
-    let hca = match address {
+    match address {
         Some(address) => {
             let ip = address.parse().with_context(|| format!("{UDP}={address} is not an IP address"))?;
-            device.build_udp(ip).with_context(|| format!("cannot use UDP port 4791 of {ip}"))?
+            device.build_udp(ip).with_context(|| format!("cannot use UDP port 4791 of {ip}"))
         }
-        None => device.build(),
-    };
-    // The process may end without dropping the fabric: see `flush`.
-    let _ = JOINED.set(fabric);
-    Ok(hca)
+        None => Ok(device.build()),
+    }
 }
 
 /// The software HCA that reaches devices outside of this process, if the name and the environment select it.
-pub(crate) fn of_fabric(name: Option<&str>) -> Result<Option<Context<Mlx5>>> {
-    Ok(hca_of_fabric(name)?.map(|hca| Context::from_kernel(hca.open())).transpose()?)
-}
-
-/// As [`of_fabric`], not open.
 pub(crate) fn hca_of_fabric(name: Option<&str>) -> Result<Option<Hca>> {
     let (socket, address) = (std::env::var_os(FABRIC), std::env::var_os(UDP));
     if !is_software(name) || socket.is_none() && address.is_none() {
@@ -167,17 +174,14 @@ pub(crate) fn hca_of_fabric(name: Option<&str>) -> Result<Option<Hca>> {
 
 /// Sends packets that are still queued, as a NIC would when the program ends.
 pub(crate) fn flush() {
-    if let Some(fabric) = JOINED.get() {
-        fabric.flush();
-    }
-    if let Some(fabric) = JOINED_EFA.get() {
-        fabric.flush();
+    if let Some(flush) = JOINED.get() {
+        flush();
     }
 }
 
 /// Creates two software HCAs that are connected to each other. Both have the name that selects them.
 pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
-    let fabric = pcap::fabric(0)?;
+    let fabric: uverbs_hca::Fabric = pcap::fabric(0)?;
     let open = || Context::from_kernel(fabric.device(SOFTWARE).build().open());
     Ok([open()?, open()?])
 }
@@ -194,8 +198,8 @@ pub(crate) fn software_info<D: Driver>(context: &Context<D>) -> Result<DeviceInf
     Ok(info)
 }
 
-/// The index of the GID that `option` requests, or the default: the port's best one on RoCE and on EFA, whose ports have neither a LID nor a
-/// link layer. InfiniBand needs none.
+/// The index of the GID that `option` requests, or the default: the port's best one on RoCE, and on devices with SRD, whose ports have
+/// neither a LID nor a link layer. InfiniBand needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -205,8 +209,8 @@ pub(crate) fn gid_index<D: Driver>(
         limits::gid(context, port_num, option, index)?;
         return Ok(asked);
     }
-    let is_efa = context.driver_qp() == Some(DriverQp::Srd);
-    if !is_efa && context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
+    let has_srd = context.driver_qp() == Some(DriverQp::Srd);
+    if !has_srd && context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
         return Ok(None);
     }
     Ok(u8::try_from(context.best_gid(port_num)?.gid_index).ok())

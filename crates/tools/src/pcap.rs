@@ -5,8 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use uverbs::efa_device;
-use uverbs_hca::Fabric;
+use uverbs_fabric::{Fabric, Model};
 
 /// The file.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
@@ -28,21 +27,12 @@ pub(crate) fn end() -> Result<()> {
     }
 }
 
-/// A fabric of software ConnectX NICs, which is captured if the option was given.
-pub(crate) fn fabric(seed: u64) -> Result<Fabric> {
+/// A fabric of software devices, which is captured if the option was given: an error if their packets have no public format.
+pub(crate) fn fabric<M: Model>(seed: u64) -> Result<Fabric<M>> {
     let fabric = Fabric::new(seed);
     if let Some(file) = FILE.get() {
         fabric.capture(file).with_context(|| format!("cannot capture to {}", file.display()))?;
         IS_USED.store(true, Ordering::Relaxed);
-    }
-    Ok(fabric)
-}
-
-/// A fabric of software EFAs, which can't be captured.
-pub(crate) fn efa_fabric(seed: u64) -> Result<efa_device::Fabric> {
-    let fabric = efa_device::Fabric::new(seed);
-    if let Some(file) = FILE.get() {
-        fabric.capture(file).with_context(|| format!("cannot capture to {}", file.display()))?;
     }
     Ok(fabric)
 }

@@ -300,7 +300,7 @@ pub struct ConnectAttr {
     /// Index of the local GID in the port's table. The GID determines the addresses of packets, and on RoCE their
     /// format.
     ///
-    /// `None` is the default: on Ethernet (RoCE) and EFA the index of [`best_gid`](crate::Context::best_gid), on InfiniBand a
+    /// `None` is the default: on Ethernet (RoCE) and devices with SRD the index of [`best_gid`](crate::Context::best_gid), on InfiniBand a
     /// connection without a global route. Both ends should use the default, or indices of matching GIDs.
     pub sgid_index: Option<u8>,
     /// Index of the partition key.

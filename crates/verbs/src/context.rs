@@ -341,15 +341,14 @@ impl<D: Driver> Context<D> {
         self.inner.num_comp_vectors
     }
 
-    /// What QPs of the type `IBV_QPT_DRIVER` are on this device: [`Srd`](crate::Srd) on EFA, [`Dci`](crate::Dci) on mlx5; `None` if there are
-    /// none.
+    /// What QPs of the type `IBV_QPT_DRIVER` are on this device: [`Srd`](crate::Srd) or [`Dci`](crate::Dci); `None` if there are none.
     #[must_use]
     pub fn driver_qp(&self) -> Option<DriverQp> {
         self.inner.driver().driver_qp()
     }
 
-    /// Whether the sends of a QP complete in the order of the posts, so that a completion is also that of those before it. If not, as on
-    /// EFA, each send must be signaled.
+    /// Whether the sends of a QP complete in the order of the posts, so that a completion is also that of those before it. If not,
+    /// each send must be signaled.
     #[must_use]
     pub fn completes_in_order(&self) -> bool {
         self.inner.driver().completes_in_order()

@@ -15,7 +15,7 @@ impl<D: Driver> Context<D> {
     /// The entry of the port's GID table that connections should use.
     ///
     /// On Ethernet (RoCE) entries of RoCE version 2 are preferred; among these, entries of an IPv4 address, then those
-    /// of a routable IPv6 address; then the first one. On InfiniBand and EFA it is the first entry.
+    /// of a routable IPv6 address; then the first one. Otherwise it is the first entry.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the table has no entry for the port; otherwise the kernel's error.
@@ -34,16 +34,16 @@ fn best<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<GidEntry> 
     })
 }
 
-/// Whether the device is an EFA.
+/// Whether the device has QPs of SRD.
 fn has_srd<D: Driver>(context: &ContextInner<D>) -> bool {
     context.driver().driver_qp() == Some(DriverQp::Srd)
 }
 
-/// The index for a connection whose program selects none: that of the best GID on Ethernet and EFA, none on InfiniBand.
+/// The index for a connection whose program selects none: that of the best GID on Ethernet and devices with SRD, none on InfiniBand.
 pub(crate) fn default_index<D: Driver>(context: &ContextInner<D>, port_num: u8) -> Result<Option<u8>> {
     let layer = query::port(context.kernel(), port_num)?.link_layer;
-    // EFA is not one of the layers, and has no LIDs either (`efa_query_port()` of the kernel). Another port without a layer is used as one
-    // of InfiniBand.
+    // A device with SRD has none of the layers, and no LIDs either (`efa_query_port()` of the kernel). Another port without a layer is
+    // used as one of InfiniBand.
     if layer != LinkLayer::ETHERNET && (layer != LinkLayer::UNSPECIFIED || !has_srd(context)) {
         return Ok(None);
     }

@@ -139,7 +139,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, T, L, D> {
         Self { builder: self.builder.cap(cap), ..self }
     }
 
-    /// Sets whether every send makes a completion. On a device whose sends complete in any order (efa) each one does in any case.
+    /// Sets whether every send makes a completion. On a device whose sends complete in any order each one does in any case.
     pub fn sq_sig_all(self, all: bool) -> Self {
         Self { builder: self.builder.sq_sig_all(all), ..self }
     }

@@ -71,9 +71,9 @@ impl fmt::Display for QpType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DriverQp {
-    /// An initiator of dynamic connections (mlx5).
+    /// An initiator of dynamic connections.
     Dc,
-    /// Scalable reliable datagrams (efa): reliable, without a connection and without an order.
+    /// Scalable reliable datagrams: reliable, without a connection and without an order.
     Srd,
 }
 

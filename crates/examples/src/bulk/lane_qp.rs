@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The QP of a lane: connected, or one of EFA's reliable datagrams (SRD).
+//! The QP of a lane: connected, or one of scalable reliable datagrams (SRD).
 //!
 //! On a connection, the message that a batch is finished follows its WRITEs in the same doorbell, because it can't overtake them. On SRD it
 //! can: it is sent when all WRITEs are complete. A WRITE of SRD that is complete is in the memory of the receiver.

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`proto`] | the messages, and the pattern of the data |
 //! | [`lanes`] | NICs, QPs, and their connection |
-//! | [`lane_qp`] | a QP: connected, or of EFA's reliable datagrams, where nothing has an order |
+//! | [`lane_qp`] | a QP: connected, or of reliable datagrams (SRD), where nothing has an order |
 //! | [`control`] | the TCP stream of the two sides |
 //! | [`area`] | the areas of the receiver: windows, whole buffers, a dma-buf |
 //! | [`sender`], [`receiver`] | the two roles |

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Messages in order over SRD, the transport of EFA, which is reliable and has no order.
+//! Messages in order over SRD, a transport which is reliable and has no order.
 //!
 //! A message may overtake those before it, so each has a number, and the receiver keeps what has come early in a [window]. The
 //! sender may be at most that many messages ahead of what the receiver has delivered; messages to it tell how far that is. So the receiver

@@ -10,11 +10,10 @@ mod text;
 use crate::device;
 use crate::number::positive;
 use anyhow::{Result, bail};
+use facts::Facts;
 use std::io::Write;
-use uverbs::Context;
 use uverbs::device::{DeviceInfo, devices};
-use uverbs::efa::Efa;
-use uverbs::mlx5::Mlx5;
+use uverbs::{Context, Driver};
 
 /// Show RDMA devices and their attributes, as ibv_devinfo does
 ///
@@ -38,10 +37,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A software device.
-enum Software {
-    Hca(Context<Mlx5>),
-    Efa(Context<Efa>),
+/// Queries a software device.
+struct Query<'a>(&'a Args);
+
+impl device::Visitor for Query<'_> {
+    type Out = Option<Facts>;
+
+    fn visit<D: Driver>(self, [context, _]: [Context<D>; 2], info: Option<DeviceInfo>) -> Option<Facts> {
+        Some(facts::query(info?, context, self.0))
+    }
 }
 
 /// Runs the subcommand.
@@ -49,19 +53,12 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let mut out = crate::Output;
     let name = args.ib_dev.as_deref();
     let software = match device::Software::of(name) {
-        Some(device::Software::Hca) => {
-            let [context, _] = device::software()?;
-            Some((device::software_info(&context)?, Software::Hca(context)))
-        }
-        Some(device::Software::Efa) => {
-            let [context, _] = device::software_efa()?;
-            Some((device::software_info(&context)?, Software::Efa(context)))
-        }
+        Some(kind) => kind.here(Query(args))?,
         None => None,
     };
-    let devices: Vec<DeviceInfo> = match &args.ib_dev {
-        Some(_) if let Some((info, _)) = &software => vec![info.clone()],
-        Some(name) => vec![device::choose(Some(name))?],
+    let devices: Vec<DeviceInfo> = match name {
+        Some(_) if let Some(facts) = &software => vec![facts.info.clone()],
+        Some(_) => vec![device::choose(name)?],
         None => devices()?,
     };
     if args.list {
@@ -75,12 +72,10 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         }
         bail!("no RDMA devices found ({})", device::HINT);
     }
-    let gather = |info| match &software {
-        Some((_, Software::Hca(context))) => facts::query(info, context.clone(), args),
-        Some((_, Software::Efa(context))) => facts::query(info, context.clone(), args),
-        None => facts::gather(info, args),
+    let facts: Vec<_> = match software {
+        Some(facts) => vec![facts],
+        None => devices.into_iter().map(|info| facts::gather(info, args)).collect(),
     };
-    let facts: Vec<_> = devices.into_iter().map(gather).collect();
     if args.json {
         writeln!(out, "{:#}", json::devices(&facts))?;
     } else {

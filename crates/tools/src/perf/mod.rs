@@ -187,7 +187,7 @@ fn exchange<D: Driver>(
 
 /// Both ends in this process, on two software HCAs with their connection managers.
 fn here_by_cm(plan: &Plan) -> Result<()> {
-    let fabric = crate::pcap::fabric(0)?;
+    let fabric: uverbs_hca::Fabric = crate::pcap::fabric(0)?;
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let (client_manager, server_manager) = (a.connection_manager()?, b.connection_manager()?);
     // The server listens before the client begins.

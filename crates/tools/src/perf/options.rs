@@ -401,7 +401,7 @@ impl Plan {
             );
         }
         if cq_mod.is_some_and(|cq_mod| cq_mod > 1) && connection == Connection::Srd {
-            return Err("--cq-mod: EFA completes each request".into());
+            return Err("--cq-mod: SRD completes each request".into());
         }
         if verb == Verb::Atomic && common.all {
             return Err("--all is not for atomics, which have 8 bytes".into());
@@ -415,7 +415,7 @@ impl Plan {
                 common.use_srq,
                 "--use-srq",
                 verb == Verb::Send && connection != Connection::Srd,
-                "sends, and not of EFA",
+                "sends, and not of SRD",
             ),
             (args.recv_post_list > 1, "--recv_post_list", verb == Verb::Send, "sends"),
             (common.rx_depth.is_some_and(|depth| depth > 1), "--rx-depth", verb == Verb::Send, "sends"),

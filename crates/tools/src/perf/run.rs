@@ -63,7 +63,7 @@ pub(super) fn run<D: Driver, T: Carrier<D>>(
     let datagram = if is_srd { port.max_msg_sz } else { mtu.bytes().unwrap_or(256) };
     let sizes = plan.sizes(datagram).map_err(|reason| anyhow!(reason))?;
     let largest = sizes.iter().copied().max().unwrap_or(plan.size);
-    // Reads and writes of EFA have another limit, which no attribute of the verbs has.
+    // Reads and writes of SRD have another limit, which no attribute of the verbs has.
     if !is_srd || plan.verb == Verb::Send {
         limits::at_most("--size", largest, port.max_msg_sz, "messages of the port")?;
     }

@@ -93,7 +93,7 @@ fn listen(manager: &EventChannel, options: &Options) -> Result<Line> {
 
 /// Both ends in this process, on two software HCAs. Only the client prints.
 pub(super) fn here(options: Options) -> Result<()> {
-    let fabric = crate::pcap::fabric(0)?;
+    let fabric: uverbs_hca::Fabric = crate::pcap::fabric(0)?;
     let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
     let [server, client] = super::ends(options)?;
     // The server listens before the client begins.

@@ -49,7 +49,7 @@ fn receive(stream: &mut impl Read, count: usize) -> Result<Vec<Endpoint>> {
     (0..count).map(one).collect()
 }
 
-/// The endpoints of the peer's QPs, of which there must be as many as ours. Those behind are zeros; a QP number alone may be 0 (EFA).
+/// The endpoints of the peer's QPs, of which there must be as many as ours. Those behind are zeros; on some devices a QP number alone may be 0.
 pub(crate) fn in_use(theirs: &[Endpoint], num_qp: usize) -> Result<&[Endpoint]> {
     let count = theirs.iter().position(|e| *e == Endpoint::default()).unwrap_or(theirs.len());
     if count != num_qp {

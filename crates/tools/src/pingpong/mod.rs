@@ -38,9 +38,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::{DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
+use uverbs::device::DeviceInfo;
 use uverbs::{
     ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, ProtectionDomain, Rc, Srd, Uc, Ud,
-    open_with,
 };
 
 /// Runs the subcommand.
@@ -53,29 +53,40 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if device::is_here(name) {
         return here(options).context("on the software device");
     }
-    if let Some(context) = device::of_fabric(name)? {
-        return Visit(options).visit(context).context("on the software HCA");
+    let name = options.common.ib_dev.clone();
+    device::open(name.as_deref(), Alone(options)).flatten()
+}
+
+/// One end in this process.
+struct Alone(Options);
+
+impl device::Visitor for Alone {
+    type Out = Result<()>;
+
+    fn visit<D: Driver>(self, [context, _]: [Context<D>; 2], _: Option<DeviceInfo>) -> Result<()> {
+        let Self(options) = self;
+        let place =
+            format!("{} on {} port {}", options.program.name(), context.name(), options.common.ib_port);
+        Visit(options).visit(context).context(place)
     }
-    if let Some(context) = device::efa_of_fabric(name)? {
-        return Visit(options).visit(context).context("on the software EFA");
-    }
-    let info = device::choose(name)?;
-    let place = format!("{} on {} port {}", options.program.name(), info.name, options.common.ib_port);
-    open_with(&info, Visit(options)).map_err(Into::into).flatten().context(place)
 }
 
 /// Both ends in this process, on two software devices. Only the client prints.
 fn here(options: Options) -> Result<()> {
-    if device::Software::of(options.common.ib_dev.as_deref()) == Some(device::Software::Efa) {
-        return on(device::software_efa()?, options);
-    }
-    on(device::software()?, options)
+    let kind = device::Software::of(options.common.ib_dev.as_deref());
+    kind.unwrap_or(device::Software::Hca).here(Both(options)).flatten()
 }
 
-/// Both ends on two devices.
-fn on<D: Driver>([a, b]: [Context<D>; 2], options: Options) -> Result<()> {
-    let [server, client] = ends(options)?;
-    both(server, client, |server| Visit(server).visit(b), |client| Visit(client).visit(a))
+/// Both ends in this process.
+struct Both(Options);
+
+impl device::Visitor for Both {
+    type Out = Result<()>;
+
+    fn visit<D: Driver>(self, [a, b]: [Context<D>; 2], _: Option<DeviceInfo>) -> Result<()> {
+        let [server, client] = ends(self.0)?;
+        both(server, client, |server| Visit(server).visit(b), |client| Visit(client).visit(a))
+    }
 }
 
 /// The options of the server and of the client, if both are in this process.

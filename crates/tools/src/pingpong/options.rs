@@ -46,7 +46,7 @@ pub(crate) enum TransportArgs {
         #[command(flatten)]
         common: Common,
     },
-    /// Scalable reliable datagrams, of EFA (no program of rdma-core)
+    /// Scalable reliable datagrams (no program of rdma-core)
     Srd {
         #[command(flatten)]
         common: Common,
@@ -218,7 +218,7 @@ impl Args {
             ));
         }
         if common.cm && program == Program::Srd {
-            return Err("--cm: SRD has no connection, and EFA no connection manager".into());
+            return Err("--cm: SRD has no connection, and no connection manager".into());
         }
         let size = common.size.unwrap_or(if program.is_datagram() { 1024 } else { 4096 });
         if size > 1 << 30 {

@@ -268,7 +268,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
             self.write(imm, *len, false)?;
         }
         if is_srd::<D, T>() {
-            // EFA has no inline writes.
+            // SRD has no inline writes.
             return Ok(());
         }
         let inline = self.ends.a.max_inline.min(32);
@@ -283,12 +283,12 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         b.mr.write_at(TARGET, &vec![0; len + 1])?;
         let at = b.remote(TARGET);
         if imm.is_some() {
-            // EFA does not complete a receive without memory.
+            // Devices with SRD do not complete a receive without memory.
             let memory = [b.sge(ARRIVAL, 1)];
             b.recv(turn, if is_srd::<D, T>() { &memory } else { &[] })?;
         }
         let op = imm.map_or(Op::Write(at), |imm| Op::WriteImm(at, imm));
-        // EFA's writes have one entry.
+        // Writes of SRD have one entry.
         let cut = if is_srd::<D, T>() { 0 } else { len / 2 };
         let sges = [a.sge(0, cut), a.sge(cut, len - cut)];
         let sges = if is_srd::<D, T>() { &sges[1..] } else { &sges[..] };
@@ -330,7 +330,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
             b.mr.write_at(TARGET, &data)?;
             a.mr.write_at(0, &vec![0; len + 1])?;
             let from = b.remote(TARGET);
-            // EFA's reads have one entry, and their completions the opcode of sends.
+            // Reads of SRD have one entry, and their completions the opcode of sends.
             let (cut, expected) =
                 if is_srd::<D, T>() { (0, WcOpcode::SEND) } else { (len / 2, WcOpcode::RDMA_READ) };
             let sges = [a.sge(0, cut), a.sge(cut, len - cut)];

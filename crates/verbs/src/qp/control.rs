@@ -354,7 +354,7 @@ impl<D: Driver> QpControl<D> {
     pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
         if self.is_srd() {
-            // The first generation of EFA has no retries. The device refuses the attribute, and nothing is changed then.
+            // The first devices have no retries. Such a device refuses the attribute, and nothing is changed then.
             match self.modify(&qp_attr.rnr_retry(attr.rnr_retry), mask | QpAttrMask::RNR_RETRY) {
                 Err(error) if matches!(error.errno(), Errno::EINVAL | Errno::EOPNOTSUPP) => {}
                 done => return done,
