@@ -90,27 +90,35 @@ impl SendQueue {
         ring.staged(session.cursor.at.wrapping_sub(1)).put_hints(hints);
     }
 
-    /// Makes room for a request, if the session is open and has no error.
+    /// Begins a request at the cursor.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn begin_wr(&mut self, head: Head, op: &Op<'_>) {
+        let at = self.session.cursor.at;
+        let ((number, phase), is_wide) = (self.number(at, head.wr_id), self.ring.is_wide());
+        match self.ring.staged(at).begin(&self.config, number, phase, head.flags, op, is_wide) {
+            Ok(()) => {
+                self.session.cursor.at = at.wrapping_add(1);
+                (self.session.begun, self.session.needs) = (true, DATA | ADDRESS);
+            }
+            Err(error) => self.session.latch(error),
+        }
+    }
+
+    /// [`begin_wr`](Self::begin_wr) if there seems to be no room: there is none outside of a session, and after an error. The usual way has
+    /// no call, so it saves no registers.
+    // codegen: call
     #[cold]
-    fn extend(&mut self) -> bool {
+    fn begin_at_limit(&mut self, head: Head, op: &Op<'_>) {
         if !self.session.open {
-            return false;
+            return;
         }
         let mut cursor = self.session.cursor;
         let result = self.room(&mut cursor);
         self.session.cursor = cursor;
-        self.note(result);
-        result.is_ok()
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn begin_wr(&mut self, head: Head, op: &Op<'_>) -> Result<(), PostError> {
-        let at = self.session.cursor.at;
-        let ((number, phase), is_wide) = (self.number(at, head.wr_id), self.ring.is_wide());
-        self.ring.staged(at).begin(&self.config, number, phase, head.flags, op, is_wide)?;
-        self.session.cursor.at = at.wrapping_add(1);
-        (self.session.begun, self.session.needs) = (true, DATA | ADDRESS);
-        Ok(())
+        match result {
+            Ok(()) => self.begin_wr(head, op),
+            Err(error) => self.session.latch(error),
+        }
     }
 
     /// Ends the session and returns its cursor.
@@ -150,12 +158,10 @@ impl WrBuilder for SendQueue {
         if self.session.needs != 0 {
             return self.session.latch(PostError::MissingSetter);
         }
-        if self.session.cursor.is_at_limit() && !self.extend() {
-            return;
+        if self.session.cursor.is_at_limit() {
+            return self.begin_at_limit(head, &op);
         }
-        if let Err(error) = self.begin_wr(head, &op) {
-            self.session.latch(error);
-        }
+        self.begin_wr(head, &op);
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]

@@ -8,7 +8,6 @@
 use crate::completion::Completion;
 use crate::cq_state::{CqShared, CqState};
 use crate::memory::Doorbell;
-use core::hint::cold_path;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use std::io;
@@ -117,12 +116,7 @@ impl CompletionQueue {
                 },
                 Err(error) => error,
             };
-            cold_path();
-            if done == 0 {
-                return Err(error);
-            }
-            self.pending = Some(error);
-            return Ok(done);
+            return self.after(done, error);
         }
         Ok(max)
     }
@@ -155,16 +149,14 @@ impl CompletionQueue {
         let max = max.min(self.room);
         while done < max {
             match entered.state().take() {
-                Ok(Some(completion)) => {
-                    store(done, &completion);
-                    done += 1;
-                }
+                Ok(Some(completion)) => store(done, &completion),
                 Ok(None) => break,
                 Err(found) => {
                     error = Some(found);
                     break;
                 }
             }
+            done += 1;
         }
         if let Some(doorbell) = &self.doorbell
             && let Some(consumed) = entered.state().news()
@@ -172,13 +164,17 @@ impl CompletionQueue {
             self.ring(doorbell, consumed, false);
         }
         drop(entered);
-        match error {
-            Some(error) if done == 0 => Err(error),
-            _ => {
-                self.pending = error;
-                Ok(done)
-            }
+        error.map_or(Ok(done), |error| self.after(done, error))
+    }
+
+    /// The result of a poll that finds an error after this number of completions.
+    #[cold]
+    fn after(&mut self, done: usize, error: PollError) -> Result<usize, PollError> {
+        if done == 0 {
+            return Err(error);
         }
+        self.pending = Some(error);
+        Ok(done)
     }
 
     /// Takes a completion of an extended poll.

@@ -64,8 +64,7 @@ unsafe fn single<const N: usize>(queue: &mut SendQueue, node: &SendWr) -> bool {
     let flags = SendFlags::from_bits_retain(node.send_flags);
     // SAFETY: with `INLINE` the memory of the entries is readable (the contract of this function).
     let data = unsafe { data(flags, &entries) };
-    let wr = Wr { wr_id: node.wr_id, flags, to, op, data };
-    queue.direct().is_ok_and(|mut direct| direct.post(&wr).is_ok())
+    queue.post_one(&Wr { wr_id: node.wr_id, flags, to, op, data }).is_ok()
 }
 
 /// [`single`] with two entries. A call, for which [`post_send`] needs no registers of its own.

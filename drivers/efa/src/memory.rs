@@ -379,6 +379,14 @@ impl Doorbell {
         self.store(value);
     }
 
+    /// As [`ring_after_copies`](Self::ring_after_copies), if it [is a register](Self::is_mapped). It calls no function.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn ring_register(&self, copies: Copies, value: u32) {
+        if self.is_mapped() {
+            self.ring_after_copies(copies, value);
+        }
+    }
+
     /// As [`ring_after_copies`](Self::ring_after_copies), and begins the next copies.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn ring_between_copies(&self, copies: &mut Copies, value: u32) {
@@ -502,24 +510,20 @@ struct Sub {
 }
 
 impl Sub {
-    /// Takes the next entry.
+    /// Moves behind the entry at its place.
     ///
     /// # Safety
-    /// It is a sub-CQ of a [`CqRing`] of this many entries, which is mapped.
+    /// It is a sub-CQ of a [`CqRing`] of this many entries.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn take(&mut self, entries: u32) -> Option<Cqe> {
-        let place = self.next;
-        // SAFETY: the place of an entry (invariant of the ring).
-        let entry = unsafe { read(place, self.phase) }?;
-        // SAFETY: behind an entry, so this is at most the end.
-        self.next = unsafe { place.add(CQE_WORDS) };
+    unsafe fn step(&mut self, entries: u32) {
+        // SAFETY: behind an entry (invariant of the ring), so this is at most the end.
+        self.next = unsafe { self.next.add(CQE_WORDS) };
         if self.next == self.end {
             // The next round. Not a call, across which the entry would have to be in memory.
             // SAFETY: the start of the sub-CQ, which has as many entries (invariant of the ring).
             self.next = unsafe { self.end.sub(entries as usize * CQE_WORDS) };
             self.phase ^= completion::PHASE;
         }
-        Some(entry)
     }
 }
 
@@ -623,8 +627,11 @@ impl CqRing {
             // SAFETY: as above; nothing else uses the sub-CQs now (`&mut self`).
             let sub = unsafe { &mut *sub.as_ptr() };
             turn = sub.following;
-            // SAFETY: a sub-CQ of this ring.
-            if let Some(entry) = unsafe { sub.take(self.entries) } {
+            let place = sub.next;
+            // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
+            if let Some(entry) = unsafe { read(place, sub.phase) } {
+                // SAFETY: behind the entry at `next`, and this ring has as many entries.
+                unsafe { sub.step(self.entries) };
                 self.turn = turn;
                 return Some(entry);
             }
@@ -636,8 +643,12 @@ impl CqRing {
 
     /// Takes the next entry of a sub-CQ.
     pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
-        // SAFETY: a sub-CQ of this ring.
-        unsafe { self.subs.get_mut(index)?.take(self.entries) }
+        let sub = self.subs.get_mut(index)?;
+        // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
+        let entry = unsafe { read(sub.next, sub.phase) }?;
+        // SAFETY: the place of an entry, and this ring has as many entries.
+        unsafe { sub.step(self.entries) };
+        Some(entry)
     }
 }
 

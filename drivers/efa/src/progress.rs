@@ -11,6 +11,8 @@ use uverbs_core::provider::state::StateWord;
 pub(crate) struct Progress {
     /// The requests posted since the QP was reset, modulo 2^32: the position behind the last one.
     pub(crate) published: u32,
+    /// Of receives, their descriptors.
+    pub(crate) descs: u32,
     /// The position that must not be written, as far as is known.
     limit: u32,
     /// The state word under which posting was allowed last.
@@ -19,7 +21,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// That of a queue that was never used.
-    pub(crate) const NEW: Self = Self { published: 0, limit: 0, seen: StateWord::NONE };
+    pub(crate) const NEW: Self = Self { published: 0, descs: 0, limit: 0, seen: StateWord::NONE };
 
     /// Begins to post in a state, if `may` allows posts in it. After a reset positions begin with 0 again, and `restart` is called with the
     /// one at which it came.
@@ -49,7 +51,7 @@ impl Progress {
         if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
             // The control call has emptied the table.
             restart(self.published);
-            (self.published, self.limit) = (0, poster.limit());
+            (self.published, self.descs, self.limit) = (0, 0, poster.limit());
         }
         self.seen = word;
         Ok(())
@@ -64,10 +66,10 @@ impl Progress {
         Ok(())
     }
 
-    /// Whether this is the state that was seen last, and there is room for a request, as far as is known.
+    /// Whether this is the state that was seen last, and there is room at a position, as far as is known.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn is_usual(&self, word: StateWord) -> bool {
-        word == self.seen && self.published != self.limit
+    pub(crate) fn is_usual(&self, word: StateWord, at: u32) -> bool {
+        word == self.seen && at != self.limit
     }
 
     /// Makes sure that there is room at a position.

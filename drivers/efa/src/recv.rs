@@ -25,8 +25,6 @@ pub struct RecvQueue {
     pub(crate) doorbell: Doorbell,
     max_sge: u32,
     progress: Progress,
-    /// The descriptors of the receives posted since the QP was reset, modulo 2^32.
-    descs: u32,
     poster: Poster,
     shared: Arc<QpShared>,
 }
@@ -37,7 +35,7 @@ impl RecvQueue {
     pub fn new(ring: RecvRing, doorbell: Doorbell, max_sge: u32, shared: Arc<QpShared>) -> Self {
         let max_sge = max_sge.min(ring.entries() / shared.recv.capacity());
         let poster = Poster::new(&shared.recv);
-        Self { ring, doorbell, max_sge, progress: Progress::NEW, descs: 0, poster, shared }
+        Self { ring, doorbell, max_sge, progress: Progress::NEW, poster, shared }
     }
 
     /// The number of receives that fit.
@@ -57,19 +55,20 @@ impl RecvQueue {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_few<const N: usize>(&mut self, wr_id: u64, sges: [Sge; N]) -> bool {
         const { assert!(N > 0) };
-        let Self { ring, doorbell, max_sge, progress, descs, poster, shared } = self;
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
         let access = &shared.access.recv;
         let _inside = access.inside();
-        if !progress.is_usual(state_word(access)) || N > *max_sge as usize {
+        let at = progress.published;
+        if !progress.is_usual(state_word(access), at) || N > *max_sge as usize {
             cold_path();
             return false;
         }
         let slots = poster.slots();
-        let number = slots.prepare(progress.published, wr_id);
-        *descs = write_all(ring.descs(), *descs, number, &sges, N - 1);
+        let number = slots.prepare(at, wr_id);
+        let desc = write_all(ring.descs(), progress.descs, number, &sges, N - 1);
         slots.publish_number(number);
-        progress.published = progress.published.wrapping_add(1);
-        doorbell.ring_after_stores(*descs & 0xffff);
+        (progress.published, progress.descs) = (at.wrapping_add(1), desc);
+        doorbell.ring_after_stores(desc & 0xffff);
         true
     }
 
@@ -82,12 +81,12 @@ impl RecvQueue {
     /// Begins to post receives one by one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {
-        let Self { ring, doorbell, max_sge, progress, descs, poster, shared } = self;
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
         let access = &shared.access.recv;
         let inside = access.inside();
-        progress.begin(state_word(access), may_receive, poster, |_| *descs = 0)?;
-        let (at, desc) = (progress.published, *descs);
-        Ok(Direct { ring, doorbell, max_sge: *max_sge, at, desc, progress, descs, poster, _inside: inside })
+        progress.begin(state_word(access), may_receive, poster, |_| ())?;
+        let (at, desc) = (progress.published, progress.descs);
+        Ok(Direct { ring, doorbell, max_sge: *max_sge, at, desc, progress, poster, _inside: inside })
     }
 }
 
@@ -121,7 +120,6 @@ pub(crate) struct Direct<'q> {
     at: u32,
     desc: u32,
     progress: &'q mut Progress,
-    descs: &'q mut u32,
     poster: &'q Poster,
     _inside: Busy<'q>,
 }
@@ -152,7 +150,7 @@ impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         if self.progress.published != self.at {
-            (self.progress.published, *self.descs) = (self.at, self.desc);
+            (self.progress.published, self.progress.descs) = (self.at, self.desc);
             self.doorbell.ring_after_stores(self.desc & 0xffff);
         }
     }
@@ -164,19 +162,31 @@ impl RecvQueueTrait for RecvQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
-        let Self { ring, doorbell, max_sge, progress, descs, poster, shared } = self;
-        let cursor =
-            match progress.begin(state_word(&shared.access.recv), may_receive, poster, |_| *descs = 0) {
-                Ok(()) => Cursor::new(progress),
-                Err(error) => Cursor::failed(error),
-            };
-        let (to, slots, desc) = (ring.descs(), poster.slots(), *descs);
-        Batch { to, slots, doorbell, max_sge: *max_sge, progress, descs, poster, shared, cursor, desc }
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let cursor = match progress.begin(state_word(&shared.access.recv), may_receive, poster, |_| ()) {
+            Ok(()) => Cursor::new(progress),
+            Err(error) => Cursor::failed(error),
+        };
+        let (to, slots, desc) = (ring.descs(), poster.slots(), progress.descs);
+        Batch { to, slots, doorbell, max_sge: *max_sge, progress, poster, shared, cursor, desc }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.direct()?.post(wr_id, sges)
+        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let access = &shared.access.recv;
+        let _inside = access.inside();
+        progress.begin(state_word(access), may_receive, poster, |_| ())?;
+        let at = progress.published;
+        progress.room(at, poster)?;
+        let last = check_sges(sges, *max_sge)?;
+        let slots = poster.slots();
+        let number = slots.prepare(at, wr_id);
+        let desc = write_all(ring.descs(), progress.descs, number, sges, last);
+        slots.publish_number(number);
+        (progress.published, progress.descs) = (at.wrapping_add(1), desc);
+        doorbell.ring_after_stores(desc & 0xffff);
+        Ok(())
     }
 
     #[inline]
@@ -195,7 +205,6 @@ pub struct Batch<'q> {
     doorbell: &'q Doorbell,
     max_sge: u32,
     progress: &'q mut Progress,
-    descs: &'q mut u32,
     poster: &'q Poster,
     shared: &'q QpShared,
     cursor: Cursor,
@@ -243,7 +252,7 @@ impl RecvBatch for Batch<'_> {
             slots.publish(at);
             at = at.wrapping_add(1);
         }
-        (progress.published, *self.descs) = (at, self.desc);
+        (progress.published, progress.descs) = (at, self.desc);
         doorbell.ring_after_stores(self.desc & 0xffff);
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::builder::Session;
 use crate::memory::{Copies, Doorbell, SendRing, Wqe};
 use crate::progress::{Cursor, Progress};
 use crate::shared::{QpShared, may_send};
-use crate::table::Poster;
+use crate::table::{Poster, Slots};
 use crate::wqe::{Ah, Begun, SendConfig};
 use core::hint::cold_path;
 use std::sync::Arc;
@@ -92,10 +92,30 @@ impl SendQueue {
     }
 
     /// Copies the requests before the cursor to the device and rings, if there was no error and the state still allows it.
-    ///
-    /// This is one access to the queue: a control call that closes it waits for its end.
+    // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if self.doorbell.is_mapped() {
+            self.publish_by(cursor, Doorbell::ring_register)
+        } else {
+            self.publish_to_port(cursor)
+        }
+    }
+
+    /// [`publish`](Self::publish) to a software device.
+    #[cold]
+    #[inline(never)]
+    fn publish_to_port(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        self.publish_by(cursor, Doorbell::ring_after_copies)
+    }
+
+    /// This is one access to the queue: a control call that closes it waits for its end.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn publish_by(
+        &mut self,
+        cursor: &Cursor,
+        rings: impl Fn(&Doorbell, Copies, u32),
+    ) -> Result<(), PostError> {
         cursor.result()?;
         let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
         let access = &shared.access.send;
@@ -113,8 +133,28 @@ impl SendQueue {
                 at = at.wrapping_add(1);
             }
             progress.published = at;
-            doorbell.ring_after_copies(copies, at & 0xffff);
+            rings(doorbell, copies, at & 0xffff);
         }
+        Ok(())
+    }
+
+    /// Posts one request, unless a builder session is open. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would
+    /// be in memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn post_one(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+        if self.session.is_open() {
+            return Err(PostError::SessionOpen);
+        }
+        let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
+        let access = &shared.access.send;
+        let _inside = access.inside();
+        progress.begin(state_word(access), may_send, poster, |at| ring.restart(at))?;
+        let at = progress.published;
+        progress.room(at, poster)?;
+        let copies = put(ring, config, poster.slots(), at, wr, Copies::start)?;
+        let at = at.wrapping_add(1);
+        progress.published = at;
+        doorbell.ring_after_copies(copies, at & 0xffff);
         Ok(())
     }
 
@@ -141,6 +181,33 @@ impl SendQueue {
             _inside: inside,
         })
     }
+}
+
+/// Publishes the number of a request and copies it to its place in the device; `copies` are begun between the two.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn put(
+    ring: &mut SendRing,
+    config: &SendConfig,
+    slots: Slots<'_>,
+    at: u32,
+    wr: &Wr<'_, Ah>,
+    copies: impl FnOnce() -> Copies,
+) -> Result<Copies, PostError> {
+    let number = slots.prepare(at, wr.wr_id);
+    let begun = Begun::of(config, number, ring.phase(at), wr)?;
+    if let Data::Sges(sges) = &wr.data {
+        let block = begun.with(config, sges)?;
+        slots.publish_number(number);
+        let copies = copies();
+        ring.write_block(&copies, at, block);
+        return Ok(copies);
+    }
+    let mut wqe = Wqe::ZERO;
+    wqe.put(config, &begun, &wr.data, false)?;
+    slots.publish_number(number);
+    let copies = copies();
+    ring.view().write(&copies, at, &wqe);
+    Ok(copies)
 }
 
 /// Posts requests to the device, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
@@ -170,29 +237,14 @@ impl Direct<'_> {
     pub(crate) fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         let at = self.at;
         self.progress.room(at, self.poster)?;
-        // The first condition is known for the first request.
-        if self.unrung != 0 && self.unrung == self.config.max_batch {
+        if self.unrung == self.config.max_batch {
             // Not a call, for which the fields would have to be in memory.
             cold_path();
             self.doorbell.ring_between_copies(&mut self.copies, at & 0xffff);
             self.unrung = 0;
         }
-        let slots = self.poster.slots();
-        let number = slots.prepare(at, wr.wr_id);
-        let begun = Begun::of(self.config, number, self.ring.phase(at), wr)?;
-        match &wr.data {
-            Data::Sges(sges) => {
-                let block = begun.with(self.config, sges)?;
-                slots.publish_number(number);
-                self.ring.write_block(&self.copies, at, block);
-            }
-            data => {
-                let mut wqe = Wqe::ZERO;
-                wqe.put(self.config, &begun, data, false)?;
-                slots.publish_number(number);
-                self.ring.view().write(&self.copies, at, &wqe);
-            }
-        }
+        let copies = &mut self.copies;
+        put(self.ring, self.config, self.poster.slots(), at, wr, || copies.last())?;
         self.at = at.wrapping_add(1);
         self.unrung += 1;
         Ok(())
@@ -223,7 +275,7 @@ impl SendQueueTrait for SendQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        self.direct()?.post(wr)
+        self.post_one(wr)
     }
 
     #[inline]

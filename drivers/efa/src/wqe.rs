@@ -70,15 +70,15 @@ impl SendConfig {
         self
     }
 
-    /// Checks the flags of a request.
+    /// Checks the flags of a request, and whether its opcode is one of `ops`.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn check_flags(&self, flags: SendFlags) -> Result<(), PostError> {
+    fn check(&self, ops: u32, flags: SendFlags, op: &Op<'_>) -> Result<(), PostError> {
         let is_known = (SendFlags::INLINE | SendFlags::SIGNALED).contains(flags);
         // Without a load of `always`, if the caller's flags are constant.
-        if is_known && (flags.contains(SendFlags::SIGNALED) || self.always.contains(SendFlags::SIGNALED)) {
-            return Ok(());
+        if !is_known || !flags.contains(SendFlags::SIGNALED) && !self.always.contains(SendFlags::SIGNALED) {
+            return Err(refused_flags(flags | self.always));
         }
-        Err(refused_flags(flags | self.always))
+        if ops & opcode_bit(op.opcode()) == 0 { Err(PostError::IllegalOpcode) } else { Ok(()) }
     }
 }
 
@@ -87,10 +87,11 @@ fn refused_flags(flags: SendFlags) -> PostError {
     if flags.contains(SendFlags::SIGNALED) { PostError::IllegalFlag } else { PostError::Unsignaled }
 }
 
-/// Checks a destination: the device's QP numbers have 16 bits.
+/// A destination as bits of the first words. The device's QP numbers have 16 bits.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn check_destination(to: &To<'_, Ah>) -> Result<(), PostError> {
-    if to.remote_qpn <= u16::MAX.into() { Ok(()) } else { Err(PostError::InvalidArgument) }
+fn destination(to: &To<'_, Ah>) -> Result<[u64; 3], PostError> {
+    let qpn = u16::try_from(to.remote_qpn).map_err(|_| PostError::InvalidArgument)?;
+    Ok([u64::from(qpn) << 32, u64::from(to.ah.0) << 32, to.remote_qkey.into()])
 }
 
 /// A request without its data.
@@ -113,16 +114,12 @@ impl Begun {
         phase: bool,
         wr: &Wr<'_, Ah>,
     ) -> Result<Self, PostError> {
-        config.check_flags(wr.flags)?;
-        if config.ops & opcode_bit(wr.op.opcode()) == 0 {
-            return Err(PostError::IllegalOpcode);
-        }
-        let Dest::Ud(to) = &wr.to else { return Err(PostError::InvalidArgument) };
+        config.check(config.ops, wr.flags, &wr.op)?;
         let mut this = Self::op(number, phase, &wr.op)?;
-        check_destination(to)?;
-        this.meta[0] |= u64::from(to.remote_qpn) << 32;
-        this.meta[1] |= u64::from(to.ah.0) << 32;
-        this.meta[2] = to.remote_qkey.into();
+        let Dest::Ud(to) = &wr.to else { return Err(PostError::InvalidArgument) };
+        let [w0, w1, w2] = destination(to)?;
+        let meta = this.meta;
+        this.meta = [meta[0] | w0, meta[1] | w1, w2];
         Ok(this)
     }
 
@@ -236,10 +233,7 @@ impl Wqe {
         op: &Op<'_>,
         is_wide: bool,
     ) -> Result<(), PostError> {
-        config.check_flags(flags)?;
-        if config.builder & opcode_bit(op.opcode()) == 0 {
-            return Err(PostError::IllegalOpcode);
-        }
+        config.check(config.builder, flags, op)?;
         self.put_block(Begun::op(number, phase, op)?.block(0, 0, [0; 4]), is_wide);
         Ok(())
     }
@@ -258,10 +252,10 @@ impl Wqe {
     /// Adds the destination.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_destination(&mut self, to: &To<'_, Ah>) -> Result<(), PostError> {
-        check_destination(to)?;
-        self.0[0] |= u64::from(to.remote_qpn) << 32;
-        self.0[1] |= u64::from(to.ah.0) << 32;
-        self.0[2] = to.remote_qkey.into();
+        let [w0, w1, w2] = destination(to)?;
+        self.0[0] |= w0;
+        self.0[1] |= w1;
+        self.0[2] = w2;
         Ok(())
     }
 
