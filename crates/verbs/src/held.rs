@@ -78,8 +78,14 @@ impl<D: Driver> Clone for Held<D> {
 }
 impl<D: Driver> Copy for Held<D> {}
 
-// SAFETY: the word stands for a value of one of these types, which are `Send`.
-unsafe impl<D: Driver> Send for Held<D> where Value<D>: Send {}
+// SAFETY: the word stands for a value of one of these types, which are `Send` for each driver (`values_are_send`). A bound in place of the
+// proof would make each crate that names a QP prove it again, and the proof is longer than the default recursion limit.
+unsafe impl<D: Driver> Send for Held<D> {}
+
+const fn values_are_send<D: Driver>() {
+    const fn is_send<T: Send>() {}
+    is_send::<Value<D>>();
+}
 
 /// The value that a word is.
 pub(super) enum Value<D: Driver> {
@@ -104,6 +110,7 @@ impl<D: Driver> Held<D> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn new(kind: HeldKind, at: NonNull<()>) -> Self {
+        const { values_are_send::<D>() };
         // Or, because it can't become null: the bits are 0 in the pointer.
         Self { word: at.map_addr(|addr| addr | kind.0), _driver: PhantomData }
     }
