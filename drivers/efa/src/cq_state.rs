@@ -190,11 +190,10 @@ impl CqState {
         let mut left_out = 0;
         loop {
             let Some(entry) = self.take_entry() else { return Ok(None) };
-            let wr_id = match self.qps.take(entry[0]) {
-                None => self.unknown(entry[0])?,
-                found => found,
-            };
-            if let Some(wr_id) = wr_id {
+            if let Some(wr_id) = self.qps.take(entry[0]) {
+                return Ok(Some(Completion::new(wr_id, entry)));
+            }
+            if let Some(wr_id) = self.unknown(entry[0])? {
                 return Ok(Some(Completion::new(wr_id, entry)));
             }
             left_out += 1;

@@ -64,7 +64,7 @@ unsafe fn single<const N: usize>(queue: &mut SendQueue, node: &SendWr) -> bool {
     let flags = SendFlags::from_bits_retain(node.send_flags);
     // SAFETY: with `INLINE` the memory of the entries is readable (the contract of this function).
     let data = unsafe { data(flags, &entries) };
-    queue.post_one(&Wr { wr_id: node.wr_id, flags, to, op, data }).is_ok()
+    queue.post_one::<false>(&Wr { wr_id: node.wr_id, flags, to, op, data }).is_ok()
 }
 
 /// [`single`] with two entries. A call, for which [`post_send`] needs no registers of its own.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn post_recv(queue: &mut RecvQueue, list: *const RecvWr) -> Re
     {
         let posted = match node.num_sge {
             // SAFETY: the node is valid and has one entry (the contract of this function).
-            1 => queue.post_few(node.wr_id, unsafe { read::<1>(node.sg_list) }),
+            1 => queue.post_one::<false>(node.wr_id, &unsafe { read::<1>(node.sg_list) }).is_ok(),
             // SAFETY: as above, with two entries.
             2 => queue.post_two(node.wr_id, unsafe { read::<2>(node.sg_list) }),
             _ => false,

@@ -510,14 +510,14 @@ struct Sub {
 }
 
 impl Sub {
-    /// Moves behind the entry at its place.
+    /// Moves behind the entry at a place, which is not loaded again.
     ///
     /// # Safety
-    /// It is a sub-CQ of a [`CqRing`] of this many entries.
+    /// It is a sub-CQ of a [`CqRing`] of this many entries, and the place that of one.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn step(&mut self, entries: u32) {
-        // SAFETY: behind an entry (invariant of the ring), so this is at most the end.
-        self.next = unsafe { self.next.add(CQE_WORDS) };
+    unsafe fn step(&mut self, place: NonNull<u64>, entries: u32) {
+        // SAFETY: behind an entry, so this is at most the end.
+        self.next = unsafe { place.add(CQE_WORDS) };
         if self.next == self.end {
             // The next round. Not a call, across which the entry would have to be in memory.
             // SAFETY: the start of the sub-CQ, which has as many entries (invariant of the ring).
@@ -630,8 +630,8 @@ impl CqRing {
             let place = sub.next;
             // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
             if let Some(entry) = unsafe { read(place, sub.phase) } {
-                // SAFETY: behind the entry at `next`, and this ring has as many entries.
-                unsafe { sub.step(self.entries) };
+                // SAFETY: the place of an entry of the sub-CQ, and this ring has as many entries.
+                unsafe { sub.step(place, self.entries) };
                 self.turn = turn;
                 return Some(entry);
             }
@@ -644,10 +644,11 @@ impl CqRing {
     /// Takes the next entry of a sub-CQ.
     pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
         let sub = self.subs.get_mut(index)?;
+        let place = sub.next;
         // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
-        let entry = unsafe { read(sub.next, sub.phase) }?;
-        // SAFETY: the place of an entry, and this ring has as many entries.
-        unsafe { sub.step(self.entries) };
+        let entry = unsafe { read(place, sub.phase) }?;
+        // SAFETY: the place of an entry of the sub-CQ, and this ring has as many entries.
+        unsafe { sub.step(place, self.entries) };
         Some(entry)
     }
 }

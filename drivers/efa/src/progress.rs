@@ -66,10 +66,10 @@ impl Progress {
         Ok(())
     }
 
-    /// Whether this is the state that was seen last, and there is room at a position, as far as is known.
+    /// Whether this is the state that was seen last, and there is room for a request, as far as is known.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn is_usual(&self, word: StateWord, at: u32) -> bool {
-        word == self.seen && at != self.limit
+    pub(crate) fn is_usual(&self, word: StateWord) -> bool {
+        word == self.seen && self.published != self.limit
     }
 
     /// Makes sure that there is room at a position.
@@ -134,17 +134,22 @@ impl Cursor {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn room(&mut self, progress: &mut Progress, poster: &Poster) -> Result<(), PostError> {
         if self.is_at_limit() {
-            self.limit = self.refresh(progress, poster)?;
+            self.limit = Self::refresh(self.at, self.error, progress, poster)?;
         }
         Ok(())
     }
 
-    /// The limit, for a cursor that is at it.
+    /// The limit, for a cursor that is at it. Not a value in two words, into which the usual way would have to pack its fields.
     #[cold]
-    fn refresh(self, progress: &mut Progress, poster: &Poster) -> Result<u32, PostError> {
-        match self.error {
+    fn refresh(
+        at: u32,
+        error: Option<PostError>,
+        progress: &mut Progress,
+        poster: &Poster,
+    ) -> Result<u32, PostError> {
+        match error {
             Some(error) => Err(error),
-            None => progress.refresh(self.at, poster),
+            None => progress.refresh(at, poster),
         }
     }
 

@@ -50,32 +50,37 @@ impl RecvQueue {
         self.max_sge
     }
 
-    /// Posts a receive of `N` entries, 1 or more, if the state is the one seen last and there is room as far as is known. Otherwise it posts
-    /// nothing, and returns `false`.
+    /// Posts a receive. Unless it `LOOKS`, it calls no function and has any error if the state is not the one seen last, or there seems to
+    /// be no room.
+    // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn post_few<const N: usize>(&mut self, wr_id: u64, sges: [Sge; N]) -> bool {
-        const { assert!(N > 0) };
+    pub(crate) fn post_one<const LOOKS: bool>(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
         let access = &shared.access.recv;
         let _inside = access.inside();
-        let at = progress.published;
-        if !progress.is_usual(state_word(access), at) || N > *max_sge as usize {
+        let word = state_word(access);
+        if LOOKS {
+            progress.begin(word, may_receive, poster, |_| ())?;
+            progress.room(progress.published, poster)?;
+        } else if !progress.is_usual(word) {
             cold_path();
-            return false;
+            return Err(PostError::QueueFull);
         }
+        let at = progress.published;
+        let last = check_sges(sges, *max_sge)?;
         let slots = poster.slots();
         let number = slots.prepare(at, wr_id);
-        let desc = write_all(ring.descs(), progress.descs, number, &sges, N - 1);
+        let desc = write_all(ring.descs(), progress.descs, number, sges, last);
         slots.publish_number(number);
         (progress.published, progress.descs) = (at.wrapping_add(1), desc);
         doorbell.ring_after_stores(desc & 0xffff);
-        true
+        Ok(())
     }
 
-    /// [`post_few`](Self::post_few) with two entries. A call, for which the caller needs no registers of its own.
+    /// [`post_one`](Self::post_one) with two entries. A call, for which the caller needs no registers of its own.
     #[inline(never)]
     pub(crate) fn post_two(&mut self, wr_id: u64, sges: [Sge; 2]) -> bool {
-        self.post_few(wr_id, sges)
+        self.post_one::<false>(wr_id, &sges).is_ok()
     }
 
     /// Begins to post receives one by one.
@@ -173,20 +178,7 @@ impl RecvQueueTrait for RecvQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
-        let access = &shared.access.recv;
-        let _inside = access.inside();
-        progress.begin(state_word(access), may_receive, poster, |_| ())?;
-        let at = progress.published;
-        progress.room(at, poster)?;
-        let last = check_sges(sges, *max_sge)?;
-        let slots = poster.slots();
-        let number = slots.prepare(at, wr_id);
-        let desc = write_all(ring.descs(), progress.descs, number, sges, last);
-        slots.publish_number(number);
-        (progress.published, progress.descs) = (at.wrapping_add(1), desc);
-        doorbell.ring_after_stores(desc & 0xffff);
-        Ok(())
+        self.post_one::<true>(wr_id, sges)
     }
 
     #[inline]

@@ -139,18 +139,26 @@ impl SendQueue {
     }
 
     /// Posts one request, unless a builder session is open. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would
-    /// be in memory.
+    /// be in memory. Unless it `LOOKS`, it calls no function and has any error if the state is not the one seen last, or there seems to be
+    /// no room.
+    // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn post_one(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+    pub(crate) fn post_one<const LOOKS: bool>(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         if self.session.is_open() {
             return Err(PostError::SessionOpen);
         }
         let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
         let access = &shared.access.send;
         let _inside = access.inside();
-        progress.begin(state_word(access), may_send, poster, |at| ring.restart(at))?;
+        let word = state_word(access);
+        if LOOKS {
+            progress.begin(word, may_send, poster, |at| ring.restart(at))?;
+            progress.room(progress.published, poster)?;
+        } else if !progress.is_usual(word) {
+            cold_path();
+            return Err(PostError::QueueFull);
+        }
         let at = progress.published;
-        progress.room(at, poster)?;
         let copies = put(ring, config, poster.slots(), at, wr, Copies::start)?;
         let at = at.wrapping_add(1);
         progress.published = at;
@@ -275,7 +283,7 @@ impl SendQueueTrait for SendQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     unsafe fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        self.post_one(wr)
+        self.post_one::<true>(wr)
     }
 
     #[inline]
