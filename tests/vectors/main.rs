@@ -38,7 +38,7 @@ mod run;
 mod trace;
 mod walk;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use core::panic::AssertUnwindSafe;
 use model::Case;
 use run::Face;
@@ -47,6 +47,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use trace::Trace;
 
 /// The number of differences shown per category, without `--show=N`.
@@ -100,6 +101,37 @@ fn hold(case: &Case, face: Face, trace: &Arc<Trace>) -> Result<Vec<&'static str>
     }
 }
 
+/// Runs the cases on each of their faces.
+fn compared(
+    cases: &[Case],
+    filter: &Filter,
+    shown: usize,
+    trace: &Arc<Trace>,
+) -> BTreeMap<(String, Face), Tally> {
+    let mut tallies = BTreeMap::<(String, Face), Tally>::new();
+    for case in cases {
+        let faces = if case.input.is_some() { vec![Face::Raw] } else { run::faces_of(case) };
+        for face in faces.into_iter().filter(|face| filter.wants(case, *face)) {
+            let tally = tallies.entry((case.category.clone(), face)).or_default();
+            tally.run += 1;
+            match hold(case, face, trace) {
+                Ok(rules) if rules.is_empty() => tally.matched += 1,
+                Ok(rules) => {
+                    tally.excepted += 1;
+                    rules.into_iter().for_each(|rule| *tally.rules.entry(rule).or_default() += 1);
+                }
+                Err(why) => {
+                    tally.failed += 1;
+                    if tally.failed <= shown {
+                        println!("{}/{}/{} ({}): {why}", case.category, case.id, face.name(), case.name);
+                    }
+                }
+            }
+        }
+    }
+    tallies
+}
+
 fn main() -> Result<ExitCode> {
     let (options, words): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|word| word.starts_with('-'));
     let selection = std::env::var_os("UVERBS_VECTORS").map(PathBuf::from);
@@ -115,27 +147,15 @@ fn main() -> Result<ExitCode> {
     memory::map()?;
     std::panic::set_hook(Box::new(|_| {}));
 
-    let mut tallies = BTreeMap::<(String, Face), Tally>::new();
-    for case in &cases {
-        let faces = if case.input.is_some() { vec![Face::Raw] } else { run::faces_of(case) };
-        for face in faces.into_iter().filter(|face| filter.wants(case, *face)) {
-            let tally = tallies.entry((case.category.clone(), face)).or_default();
-            tally.run += 1;
-            match hold(case, face, &trace) {
-                Ok(rules) if rules.is_empty() => tally.matched += 1,
-                Ok(rules) => {
-                    tally.excepted += 1;
-                    rules.into_iter().for_each(|rule| *tally.rules.entry(rule).or_default() += 1);
-                }
-                Err(why) => {
-                    tally.failed += 1;
-                    if tally.failed <= shown {
-                        println!("{}/{}/{} ({}): {why}", case.category, case.id, face.name(), case.name);
-                    }
-                }
-            }
-        }
-    }
+    let filter = &filter;
+    // Beside each other: each has queues of its own, and only the first ones write to the memory of `memory`.
+    let (tallies, mkeys, efa) = thread::scope(|scope| {
+        let mkeys = scope.spawn(|| mkeys::run(&folder(), &filter.0, shown, &trace));
+        let efa = scope.spawn(|| efa::run(&folder(), &filter.0, shown));
+        (compared(&cases, filter, shown, &trace), mkeys.join(), efa.join())
+    });
+    let [mkeys, efa] =
+        [mkeys, efa].map(|run| run.unwrap_or_else(|_| Err(anyhow!("a panic outside of the cases"))));
 
     let mut all = Tally::default();
     println!(
@@ -170,11 +190,11 @@ fn main() -> Result<ExitCode> {
         );
         all.failed += report.wrong.len();
     }
-    let (ran, failed) = mkeys::run(&folder(), &filter.0, shown, &trace)?;
+    let (ran, failed) = mkeys?;
     all.run += ran;
     all.matched += ran - failed.min(ran);
     all.failed += failed;
-    let (ran, failed) = efa::run(&folder(), &filter.0, shown)?;
+    let (ran, failed) = efa?;
     println!("efa: {ran} run, {failed} failed");
     all.run += ran;
     all.matched += ran - failed;

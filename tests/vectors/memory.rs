@@ -57,7 +57,7 @@ pub(crate) fn refill() {
 /// Restores the memory that completions scatter to. It is done before each case.
 pub(crate) fn refill_scatter() {
     let memory = ptr::with_exposed_provenance_mut::<u8>(SCATTER as usize);
-    // SAFETY: memory of `map`, to which this thread only has pointers: the drivers of the cases, of which none is at work.
+    // SAFETY: memory of `map`, to which only the drivers of the cases that this thread runs have pointers; none of them is at work.
     unsafe { memory.write_bytes(FILL, LEN) };
 }
 
@@ -68,13 +68,15 @@ fn byte(addr: u64) -> *const AtomicU8 {
 /// Reads memory as a device does. `addr` is in a queue or a record that a driver passed to the kernel, or in one of the
 /// two ranges above.
 pub(crate) fn read(addr: u64, len: usize) -> Vec<u8> {
-    let at = |i: usize| {
+    let mut bytes = Vec::with_capacity(len);
+    // A loop, because many bytes are read without optimisation.
+    while bytes.len() < len {
         // SAFETY: memory that the driver gave to the device, all of it atomics or accessed by raw pointers, or memory
         // of `map`.
-        let byte = unsafe { &*byte(addr + i as u64) };
-        byte.load(Ordering::Relaxed)
-    };
-    (0..len).map(at).collect()
+        let byte = unsafe { &*byte(addr + bytes.len() as u64) };
+        bytes.push(byte.load(Ordering::Relaxed));
+    }
+    bytes
 }
 
 /// Writes memory as a device does.

@@ -52,16 +52,24 @@ impl Num {
 pub(crate) struct Pattern(pub Vec<Option<u8>>);
 
 impl Pattern {
+    /// A loop, because megabytes are parsed without optimisation.
     fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        let pair = |p: &[u8]| match p {
-            b"xx" => Some(None),
-            _ => u8::from_str_radix(core::str::from_utf8(p).ok()?, 16).ok().map(Some),
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            b'A'..=b'F' => Some(digit - b'A' + 10),
+            _ => None,
         };
-        bytes
-            .len()
-            .is_multiple_of(2)
-            .then(|| bytes.chunks(2).map(pair).collect::<Option<Vec<_>>>().map(Self))?
+        let text = text.as_bytes();
+        let mut bytes = Vec::with_capacity(text.len() / 2);
+        let mut at = 0;
+        while at < text.len() {
+            let (high, low) = (text[at], *text.get(at + 1)?);
+            let is_written = high != b'x' || low != b'x';
+            bytes.push(if is_written { Some(nibble(high)? << 4 | nibble(low)?) } else { None });
+            at += 2;
+        }
+        Some(Self(bytes))
     }
 
     pub(crate) fn len(&self) -> usize {
