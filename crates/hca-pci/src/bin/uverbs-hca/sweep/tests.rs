@@ -45,10 +45,18 @@ fn each_end_of_a_program_is_told_from_the_others() {
 
 #[test]
 fn the_worse_end_of_a_server_and_its_client_counts() {
-    assert_eq!(shell("exit 1", Some("sh -c 'kill -ABRT $$'"), LONG).outcome, Outcome::Crash(6));
-    assert_eq!(shell("exit 1", Some("sleep 600"), LONG / 15).outcome, Outcome::Waits);
-    assert_eq!(shell("exit 0", Some("sleep 600"), SHORT).outcome, Outcome::Hang);
-    assert_eq!(shell("exit 0", Some("true"), LONG).outcome, Outcome::Ok);
+    let cases = [
+        ("exit 1", "sh -c 'kill -ABRT $$'", LONG, Outcome::Crash(6)),
+        ("exit 1", "sleep 600", LONG / 15, Outcome::Waits),
+        ("exit 0", "sleep 600", SHORT, Outcome::Hang),
+        ("exit 0", "true", LONG, Outcome::Ok),
+    ];
+    // Beside each other: most of the time they wait.
+    std::thread::scope(|scope| {
+        for (client, server, limit, outcome) in cases {
+            scope.spawn(move || assert_eq!(shell(client, Some(server), limit).outcome, outcome, "{server}"));
+        }
+    });
 }
 
 #[test]

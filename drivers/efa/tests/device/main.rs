@@ -3,6 +3,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: memory is leaked, consists of atomics, and stays registered as long as a test runs.
 
+mod stress;
+
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 use uverbs_core::attr::{
