@@ -46,9 +46,6 @@ const TOGETHER: [&str; 7] = [
     "uverbs-tools",
 ];
 
-/// The features of the library's drivers among [`TOGETHER`].
-pub(crate) const FEATURES: &str = "uverbs-efa/test-utils,uverbs-mlx5/test-utils,uverbs-rxe/test-utils";
-
 /// The folder of the builds for the VM.
 pub(crate) fn lab_folder() -> PathBuf {
     repo_root().join("target/lab/cargo")

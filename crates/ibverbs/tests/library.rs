@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the shared library: its symbols, and C programs that are linked with it.
 //!
-//! `cargo xtask dist --hca` builds it. The programs of `c/` are compiled with the installed header and run on the
+//! Package `uverbs-dist` makes it, as for `cargo xtask dist --hca`. The programs of `c/` are compiled with the installed header and run on the
 //! software HCA. Needs a C compiler, readelf(1) and libibverbs-dev; without the header a test prints a message and
 //! passes, except in CI.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use uverbs_testkit::machine;
 
 /// The table of symbols. Each line has a symbol, as readelf prints it, and the function that implements it.
@@ -28,68 +28,85 @@ const EFA_SYMBOLS_44: &str = include_str!("../data/symbols-efa-44.txt");
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let out = target.join("libibverbs");
+        let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let (target, out) = (scratch.parent().expect("the target folder"), scratch.join("libibverbs"));
         // The features of the whole workspace, so that this builds nothing that `cargo test` has built.
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--workspace", "--bin", "xtask"]);
-        let built = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        build.args(uverbs_dist::build(true, true)).args(["--quiet", "--profile", "dev", "--target-dir"]);
+        let built = build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        let mut dist = Command::new(target.with_file_name("debug").join("xtask"));
-        dist.args(["dist", "--hca", "--profile", "dev", "--out"]).arg(&out).env("CARGO", env!("CARGO"));
-        let built = dist.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        uverbs_dist::make(&target.join("debug").join(uverbs_dist::ARCHIVE), &out, false).unwrap();
         out
     })
 }
+
+/// The library that a program is linked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Linked {
+    /// This one.
+    Here,
+    /// The system's.
+    System,
+}
+
+use Linked::{Here, System};
 
 /// Whether the headers are installed.
 fn header_is_there() -> bool {
     machine::has("infiniband/mlx5dv.h", "libibverbs-dev", "C programs with the library")
 }
 
-/// Compiles a program of `c/` with the library in `folder`, or with the system's.
-fn compile(name: &str, folder: Option<&Path>) -> PathBuf {
-    compile_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c")), folder)
+/// Compiles a program of `c/`.
+fn compile(name: &str, linked: Linked) -> PathBuf {
+    compile_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c")), linked)
 }
 
-fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
-    compile_with(source, folder, &[])
+fn compile_file(source: &Path, linked: Linked) -> PathBuf {
+    compile_with(source, linked, &[])
 }
 
-/// [`compile_file`] with more libraries.
-fn compile_with(source: &Path, folder: Option<&Path>, libraries: &[&str]) -> PathBuf {
+/// [`compile_file`] with more libraries. Each program is compiled once, whatever number of tests run it.
+fn compile_with(source: &Path, linked: Linked, libraries: &[&str]) -> PathBuf {
+    static PROGRAMS: Mutex<BTreeMap<PathBuf, Arc<OnceLock<()>>>> = Mutex::new(BTreeMap::new());
     let name = source.file_stem().and_then(|name| name.to_str()).unwrap();
-    let kind = if folder.is_some() { "ours" } else { "system" };
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
-    let mut cc = machine::cc();
-    // Before C23, a function declared without a prototype can be called with any arguments.
-    cc.args(["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-g", "-o"])
-        .arg(&program)
-        .arg(source);
-    if let Some(folder) = folder {
-        cc.arg("-L").arg(folder);
-    }
-    let compiled = cc
-        .args(libraries)
-        .args(["-lefa", "-lmlx5", "-libverbs", "-lpthread"])
-        .output()
-        .expect("needs a C compiler");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{linked:?}"));
+    let compiled = PROGRAMS.lock().unwrap().entry(program.clone()).or_default().clone();
+    compiled.get_or_init(|| make(source, &program, linked, libraries));
     program
 }
 
+/// Compiles a program. Only its link waits for the library.
+fn make(source: &Path, program: &Path, linked: Linked, libraries: &[&str]) {
+    let object = program.with_extension("o");
+    let mut cc = machine::cc();
+    // Before C23, a function declared without a prototype can be called with any arguments.
+    cc.args(["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-g", "-c", "-o"]);
+    succeeds(cc.arg(&object).arg(source));
+    let mut cc = machine::cc();
+    cc.arg("-o").arg(program).arg(&object);
+    if linked == Here {
+        cc.arg("-L").arg(library());
+    }
+    succeeds(cc.args(libraries).args(["-lefa", "-lmlx5", "-libverbs", "-lpthread"]));
+}
+
+/// Runs a compiler.
+fn succeeds(cc: &mut Command) {
+    let compiled = cc.output().expect("needs a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}
+
 /// Runs a program with two software HCAs. Returns its output.
-fn run(program: &Path, folder: Option<&Path>) -> String {
-    run_with(program, folder, &[])
+fn run(program: &Path, linked: Linked) -> String {
+    run_with(program, linked, &[])
 }
 
 /// [`run`] with environment variables.
-fn run_with(program: &Path, folder: Option<&Path>, variables: &[(&str, &str)]) -> String {
+fn run_with(program: &Path, linked: Linked, variables: &[(&str, &str)]) -> String {
     let mut cmd = Command::new("timeout");
     cmd.arg("60").arg(program).env("UVERBS_HCA", "2").envs(variables.iter().copied());
-    if let Some(folder) = folder {
-        cmd.env("LD_LIBRARY_PATH", folder);
+    if linked == Here {
+        cmd.env("LD_LIBRARY_PATH", library());
     }
     let out = cmd.output().unwrap();
     assert!(
@@ -109,8 +126,7 @@ fn passes(name: &str) {
 /// [`passes`] with environment variables.
 fn passes_with(name: &str, variables: &[(&str, &str)]) {
     if header_is_there() {
-        let folder = library();
-        run_with(&compile(name, Some(folder)), Some(folder), variables);
+        run_with(&compile(name, Here), Here, variables);
     }
 }
 
@@ -190,13 +206,12 @@ fn missing_functions_of_libmlx5_fail_as_their_man_pages_specify() {
     if !header_is_there() {
         return;
     }
-    let folder = library();
     let dir = tempfile::tempdir().unwrap();
     let common = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/common.h");
     std::fs::copy(common, dir.path().join("common.h")).unwrap();
     let source = dir.path().join("missing-mlx5.c");
     std::fs::write(&source, missing_mlx5()).unwrap();
-    run(&compile_file(&source, Some(folder)), Some(folder));
+    run(&compile_file(&source, Here), Here);
 }
 
 #[test]
@@ -357,8 +372,8 @@ fn limits_of_creation_are_those_of_libmlx5() {
     }
     let (shim, sysfs) = fake_device();
     let (shim, sysfs) = (shim.to_str().unwrap(), sysfs.to_str().unwrap());
-    let theirs = run_with(&compile("limits", None), None, &[("LD_PRELOAD", shim), ("SYSFS_PATH", sysfs)]);
-    let ours = run(&compile("limits", Some(library())), Some(library()));
+    let theirs = run_with(&compile("limits", System), System, &[("LD_PRELOAD", shim), ("SYSFS_PATH", sysfs)]);
+    let ours = run(&compile("limits", Here), Here);
     let (theirs, ours): (Vec<_>, Vec<_>) = (theirs.lines().collect(), ours.lines().collect());
     assert!(theirs.len() > 5000 && theirs.len() == ours.len(), "{} and {} lines", theirs.len(), ours.len());
     let differ = theirs.iter().zip(&ours).filter(|(theirs, ours)| theirs != ours);
@@ -456,14 +471,13 @@ fn the_environment_selects_the_destination_of_messages() {
     if !header_is_there() {
         return;
     }
-    let folder = library();
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages.txt");
     let _ = std::fs::remove_file(&file);
-    let program = compile("device", Some(folder));
+    let program = compile("device", Here);
     let path = file.to_str().unwrap();
-    run_with(&program, Some(folder), &[("VERBS_LOG_LEVEL", "1"), ("VERBS_LOG_FILE", path)]);
+    run_with(&program, Here, &[("VERBS_LOG_LEVEL", "1"), ("VERBS_LOG_FILE", path)]);
     assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), "");
-    run_with(&program, Some(folder), &[("VERBS_LOG_LEVEL", "4"), ("VERBS_LOG_FILE", path)]);
+    run_with(&program, Here, &[("VERBS_LOG_LEVEL", "4"), ("VERBS_LOG_FILE", path)]);
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("libibverbs: debug: query_pkey(index 1000 "), "{text}");
 }
@@ -484,7 +498,7 @@ fn a_script_fails_calls_posts_and_completions() {
         return;
     }
     // Without devices, a program can't pass its test in vain.
-    let program = compile("faults", Some(library()));
+    let program = compile("faults", Here);
     let refused = |rules: &str, efa: bool| {
         std::fs::write(&script, rules).unwrap();
         let mut run = Command::new(&program);
@@ -577,11 +591,10 @@ fn srd_reaches_the_other_device_with_libefa() {
 #[test]
 fn garbage_is_refused_or_posted() {
     if header_is_there() {
-        let folder = library();
-        let program = compile("garbage", Some(folder));
+        let program = compile("garbage", Here);
         for seed in ["1", "2", "3"] {
-            run_with(&program, Some(folder), &[("GARBAGE_SEED", seed)]);
-            run_with(&program, Some(folder), &[("GARBAGE_SEED", seed), ("MLX5_SCATTER_TO_CQE", "0")]);
+            run_with(&program, Here, &[("GARBAGE_SEED", seed)]);
+            run_with(&program, Here, &[("GARBAGE_SEED", seed), ("MLX5_SCATTER_TO_CQE", "0")]);
         }
     }
 }
@@ -599,10 +612,9 @@ fn messages_arrive_by_builders_and_extended_polling() {
 #[test]
 fn short_data_arrive_in_completions_unless_the_environment_forbids_it() {
     if header_is_there() {
-        let folder = library();
-        let program = compile("scatter", Some(folder));
-        run(&program, Some(folder));
-        run_with(&program, Some(folder), &[("MLX5_SCATTER_TO_CQE", "0")]);
+        let program = compile("scatter", Here);
+        run(&program, Here);
+        run_with(&program, Here, &[("MLX5_SCATTER_TO_CQE", "0")]);
     }
 }
 
@@ -661,16 +673,15 @@ fn static_programs_run() {
         cc.args(["-std=gnu17", "-static", "-s", "-Wl,--gc-sections", "-o"]).arg(&program).arg(source);
         let compiled = cc.arg(&archive).arg("-lm").output().expect("needs a C compiler");
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        assert_eq!(run(&program, None), output);
+        assert_eq!(run(&program, System), output);
     }
 }
 
 #[test]
 fn names_and_rates_are_those_of_the_installed_library() {
     if header_is_there() {
-        let folder = library();
-        let ours = run(&compile("names", Some(folder)), Some(folder));
-        assert_eq!(ours, run(&compile("names", None), None));
+        let ours = run(&compile("names", Here), Here);
+        assert_eq!(ours, run(&compile("names", System), System));
         assert!(ours.lines().count() > 1000);
     }
 }
@@ -681,12 +692,11 @@ fn a_program_that_polls_on_the_last_byte_is_found_by_the_order_of_the_specificat
     if !header_is_there() {
         return;
     }
-    let folder = library();
-    let program = compile("lastbyte", Some(folder));
+    let program = compile("lastbyte", Here);
     // The number of records that were not complete.
     let torn = |args: &[&str], order: &str| -> u32 {
         let mut cmd = Command::new("timeout");
-        cmd.arg("60").arg(&program).args(args).env("UVERBS_HCA", "2").env("LD_LIBRARY_PATH", folder);
+        cmd.arg("60").arg(&program).args(args).env("UVERBS_HCA", "2").env("LD_LIBRARY_PATH", library());
         let out = cmd.env("UVERBS_HCA_ORDER", order).output().unwrap();
         let text = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "{args:?} with the order {order}: {}, {text}", out.status);
@@ -708,7 +718,6 @@ fn librdmacm_connects_on_a_software_device() {
     if !header_is_there() || !machine::has("rdma/rdma_cma.h", "librdmacm-dev", "librdmacm with the library") {
         return;
     }
-    let folder = library();
     let (here, scratch) = (Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(env!("CARGO_TARGET_TMPDIR")));
     let preloaded = scratch.join("rdma_cm.so");
     let mut cc = machine::cc();
@@ -720,11 +729,11 @@ fn librdmacm_connects_on_a_software_device() {
     let class = sysfs.join("class/misc/rdma_cm");
     std::fs::create_dir_all(&class).unwrap();
     std::fs::write(class.join("abi_version"), "4\n").unwrap();
-    let program = compile_with(&here.join("tests/c/rdmacm.c"), Some(folder), &["-lrdmacm"]);
+    let program = compile_with(&here.join("tests/c/rdmacm.c"), Here, &["-lrdmacm"]);
     let variables = [
         ("UVERBS_HCA", "1"),
         ("LD_PRELOAD", preloaded.to_str().unwrap()),
         ("SYSFS_PATH", sysfs.to_str().unwrap()),
     ];
-    run_with(&program, Some(folder), &variables);
+    run_with(&program, Here, &variables);
 }
