@@ -104,6 +104,16 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// # Errors
     /// The bytes are not inside or not aligned.
     fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault>;
+
+    /// Copies in an entry at `offset`, and its last 8 bytes at once, after the others, as [`publish`](Self::publish) does.
+    ///
+    /// # Errors
+    /// The bytes are not inside, or the last 8 are not aligned. Then some may have been copied.
+    fn write_entry(&self, offset: u64, entry: &[u8]) -> Result<(), Fault> {
+        let (first, last) = entry.split_last_chunk().ok_or(Fault)?;
+        self.write(offset, first)?;
+        self.publish(offset.checked_add(first.len() as u64).ok_or(Fault)?, *last)
+    }
 }
 
 /// A part of a registration: a ring, or the doorbell record of a queue.
@@ -123,10 +133,12 @@ impl Area {
 
     /// Bytes.
     #[must_use]
+    #[inline]
     pub fn size(&self) -> u64 {
         self.len
     }
 
+    #[inline]
     fn at(&self, offset: u64, len: u64) -> Result<u64, Fault> {
         let end = offset.checked_add(len).ok_or(Fault)?;
         if end <= self.len { Ok(self.base + offset) } else { Err(Fault) }
@@ -136,6 +148,7 @@ impl Area {
     ///
     /// # Errors
     /// The bytes are not all inside.
+    #[inline]
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         self.memory.read(self.at(offset, to.len() as u64)?, to)
     }
@@ -160,6 +173,7 @@ impl Area {
     ///
     /// # Errors
     /// The word is not inside or not aligned.
+    #[inline]
     pub fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
         self.memory.load_be32(self.at(offset, 4)?)
     }
@@ -170,6 +184,15 @@ impl Area {
     /// The bytes are not inside or not aligned.
     pub fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
         self.memory.publish(self.at(offset, 8)?, bytes)
+    }
+
+    /// As [`Memory::write_entry`].
+    ///
+    /// # Errors
+    /// The bytes are not inside, or the last 8 are not aligned.
+    #[inline]
+    pub fn write_entry(&self, offset: u64, entry: &[u8]) -> Result<(), Fault> {
+        self.memory.write_entry(self.at(offset, entry.len() as u64)?, entry)
     }
 
     /// Reads `to.len()` bytes of a ring from `offset` on, and continues at its beginning after its end.

@@ -243,6 +243,24 @@ impl Memory for ProcessRange {
         word.store(u64::from_ne_bytes(bytes), Ordering::Release);
         Ok(())
     }
+
+    fn write_entry(&self, offset: u64, entry: &[u8]) -> Result<(), Fault> {
+        let (first, last) = entry.split_last_chunk::<WORD>().ok_or(Fault)?;
+        let at = self.check(offset, entry.len())?;
+        let end = at + first.len();
+        if !(self.base.as_ptr().addr() + end).is_multiple_of(WORD) {
+            return Err(Fault);
+        }
+        // SAFETY: `check` covered `entry.len()` bytes at `at`, which are inside the range.
+        let to = unsafe { self.base.add(at) };
+        // SAFETY: as for `write`.
+        unsafe { store_bytes(first, to.as_ptr()) };
+        // SAFETY: the last 8 of these bytes begin at `end`, whose address is a multiple of 8, as checked.
+        let word = unsafe { self.word(end) };
+        // Pairs with the poller's acquiring load of the owner byte.
+        word.store(u64::from_ne_bytes(*last), Ordering::Release);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -314,6 +332,13 @@ mod tests {
         range.publish(8, [9; 8]).unwrap();
         assert_eq!(memory[1].load(Ordering::Relaxed), u64::from_ne_bytes([9; 8]));
         assert_eq!(range.publish(12, [9; 8]), Err(Fault));
+        let entry: Vec<u8> = (0..16).collect();
+        range.write_entry(0, &entry).unwrap();
+        let words = memory.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        assert_eq!(words.as_flattened(), entry);
+        for (offset, len) in [(8, 16), (0, 12), (0, 7), (u64::MAX, 8)] {
+            assert_eq!(range.write_entry(offset, &entry[..len]), Err(Fault), "{len} bytes at {offset}");
+        }
     }
 
     #[test]

@@ -76,6 +76,9 @@ impl Cqe {
     }
 }
 
+/// Offset in the entry proper of the first field that entries without data have.
+const WORDS: usize = 16;
+
 /// Offset of the 64-byte entry in an entry of this size.
 const fn proper(size: usize) -> usize {
     size - 64
@@ -98,35 +101,56 @@ impl Cqe {
             put(&mut bytes, at + 63, &[hw::MLX5_CQE_SIG_ERR << 4 | owner & 1]);
             return bytes;
         }
-        put(&mut bytes, at + 32, &self.srqn_uidx.to_be_bytes());
-        let head = u32::from(self.opcode) << 24 | self.qpn & 0xff_ffff;
-        put(&mut bytes, at + 56, &head.to_be_bytes());
-        put(&mut bytes, at + 60, &self.wqe_counter.to_be_bytes());
         let mut format = 0;
-        if let Some(Syndrome(syndrome, vendor)) = self.syndrome {
-            put(&mut bytes, at + 54, &[vendor, syndrome]);
-        } else {
-            put(&mut bytes, at + 17, &[self.ml_path]);
-            put(&mut bytes, at + 20, &self.check_sum.to_be_bytes());
-            put(&mut bytes, at + 22, &self.slid.to_be_bytes());
-            put(&mut bytes, at + 24, &self.flags_rqpn.to_be_bytes());
-            put(&mut bytes, at + 28, &[self.checks.0, self.checks.1]);
-            put(&mut bytes, at + 36, &self.imm.to_be_bytes());
-            put(&mut bytes, at + 44, &self.byte_cnt.to_be_bytes());
-            put(&mut bytes, at + 48, &self.timestamp.to_be_bytes());
-            if let Some(data) = &self.inline {
-                // Up to 32 bytes at the start of the entry proper, up to 64 in the half before it.
-                let (bit, start) = if size == 128 && data.len() <= 64 {
-                    (hw::MLX5_INLINE_SCATTER_64, 0)
-                } else {
-                    (hw::MLX5_INLINE_SCATTER_32, at)
-                };
-                format = bit;
-                put(&mut bytes, start, data);
-            }
+        if let Some(data) = &self.inline {
+            // Up to 32 bytes at the start of the entry proper, up to 64 in the half before it.
+            format = match size == 128 && data.len() <= 64 {
+                true => hw::MLX5_INLINE_SCATTER_64,
+                false => hw::MLX5_INLINE_SCATTER_32,
+            };
         }
-        let op_own = self.kind << 4 | format | u8::from(self.solicited) << 1 | owner & 1;
-        put(&mut bytes, at + 63, &[op_own]);
+        for (i, word) in self.words(format, owner).into_iter().enumerate() {
+            put(&mut bytes, at + WORDS + i * 8, &word.to_be_bytes());
+        }
+        if let Some(data) = &self.inline {
+            put(&mut bytes, if format == hw::MLX5_INLINE_SCATTER_64 { 0 } else { at }, data);
+        }
         bytes
+    }
+
+    /// As [`encode`](Self::encode), of an entry of 64 bytes; `None` if it has data, or is about a signature.
+    #[inline]
+    pub(crate) fn plain(&self, owner: u8) -> Option<[u8; 64]> {
+        if self.signature.is_some() || self.inline.is_some() {
+            return None;
+        }
+        let mut bytes = [0; 64];
+        let (places, _) = bytes.as_chunks_mut();
+        for (place, word) in places.iter_mut().skip(WORDS / 8).zip(self.words(0, owner)) {
+            *place = word.to_be_bytes();
+        }
+        Some(bytes)
+    }
+
+    /// The words of the entry proper from [`WORDS`] on, without data, with these bits of the format.
+    #[inline]
+    fn words(&self, format: u8, owner: u8) -> [u64; 6] {
+        let srqn_uidx = u64::from(self.srqn_uidx) << 32;
+        let op_own = self.kind << 4 | format | u8::from(self.solicited) << 1 | owner & 1;
+        let head = u64::from(self.opcode) << 56 | u64::from(self.qpn & 0xff_ffff) << 32;
+        let last = head | u64::from(self.wqe_counter) << 16 | u64::from(op_own);
+        if let Some(Syndrome(syndrome, vendor)) = self.syndrome {
+            return [0, 0, srqn_uidx, 0, u64::from(vendor) << 8 | u64::from(syndrome), last];
+        }
+        let path = u64::from(self.ml_path) << 48 | u64::from(self.check_sum) << 16;
+        let checks = u64::from(self.checks.0) << 24 | u64::from(self.checks.1) << 16;
+        [
+            path | u64::from(self.slid),
+            u64::from(self.flags_rqpn) << 32 | checks,
+            srqn_uidx | u64::from(self.imm),
+            u64::from(self.byte_cnt),
+            self.timestamp,
+            last,
+        ]
     }
 }

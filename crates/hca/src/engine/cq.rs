@@ -128,24 +128,23 @@ impl Cq {
         Ok(self.producer.wrapping_sub(self.record.load_be32(0)?) & CI_MASK)
     }
 
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn store(&self, index: u32, cqe: &Cqe) -> Result<(), Fault> {
         // The number of entries is a power of two.
         let owner = u8::from(index & self.entries != 0);
         let at = u64::from(index & (self.entries - 1)) * self.entry as u64;
+        // The owner bit is in the last word: a reader that sees it sees the whole entry.
         match self.entry {
-            128 => self.store_bytes(at, &cqe.encode::<128>(owner)),
-            _ => self.store_bytes(at, &cqe.encode::<64>(owner)),
+            128 => self.ring.write_entry(at, &cqe.encode::<128>(owner)),
+            _ => match cqe.plain(owner) {
+                Some(bytes) => self.ring.write_entry(at, &bytes),
+                None => self.ring.write_entry(at, &cqe.encode::<64>(owner)),
+            },
         }
     }
 
-    fn store_bytes(&self, at: u64, bytes: &[u8]) -> Result<(), Fault> {
-        let (first, word) = bytes.split_last_chunk().ok_or(Fault)?;
-        self.ring.write(at, first)?;
-        // The owner bit is in the last word: a reader that sees it sees the whole entry.
-        self.ring.publish(at + first.len() as u64, *word)
-    }
-
     /// Writes an entry. Returns the event that it raises, if any.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn push(&mut self, cqe: &Cqe) -> Result<bool, Mistake> {
         let unread = self.unread().map_err(|Fault| Mistake::MemoryGone)?;
         if !self.ignore_overrun {
@@ -265,7 +264,8 @@ impl Device {
         self.write_completion(cx, cqn, &mut cqe);
     }
 
-    fn write_completion(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: &mut Cqe) {
+    /// As [`complete_now`](Self::complete_now), without a copy of the entry.
+    pub(super) fn write_completion(&mut self, cx: &mut Port<'_>, cqn: u32, cqe: &mut Cqe) {
         cqe.timestamp = cx.now;
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };
         if cq.broken {

@@ -236,6 +236,7 @@ impl Device {
     /// An acknowledgement is due, and is sent when no other packet is.
     fn owe(&mut self, qp: &Qp, resp: &mut Responder, packet: &Packet) {
         let is_first = resp.due.replace((packet.from, packet.src_qpn)).is_none();
+        resp.is_known = false;
         if is_first || psn_diff(packet.psn, resp.due_psn) > 0 {
             resp.due_psn = packet.psn;
         }
@@ -250,6 +251,12 @@ impl Device {
         for qpn in queues.drain(..) {
             self.with_qp(cx, qpn, |_, cx, qp| {
                 let Some((to, dest_qpn)) = qp.resp.due.take() else { return };
+                // It would have no effect, and nothing would see it.
+                let is_known = core::mem::take(&mut qp.resp.is_known);
+                if is_known && cx.net.is_direct() && cx.net.connects(cx.me, to) {
+                    cx.net.pass(cx.me, to, 1, 0);
+                    return;
+                }
                 // A read or an atomic behind the requests has an answer of its own, which may be lost. Linux' rxe takes an acknowledgement
                 // with the number of such a request for its answer (`check_ack()` in rxe_comp.c), and completes it without data.
                 let psn = match outside_slot(cx) == Some(to) {

@@ -34,6 +34,7 @@ mod rings;
 pub(crate) mod rss;
 mod script;
 mod send;
+mod short;
 pub(crate) mod signature;
 pub(crate) mod streams;
 pub(crate) mod table;

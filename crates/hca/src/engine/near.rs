@@ -14,6 +14,7 @@ use crate::decode::{Op, RecvWqe, Segment};
 use crate::memory::Memory;
 use std::sync::Arc;
 use uverbs_fabric::Near;
+use uverbs_fabric::process::Mapped;
 
 /// A part of a message, for the question whether its receiver takes it at once.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,7 @@ impl Device {
     }
 
     /// `len` bytes at an address of a region, if they are mapped and `user` may use them for all of `need`.
+    #[inline]
     pub(super) fn mapped(
         &self,
         user: User,
@@ -77,8 +79,7 @@ impl Device {
         len: usize,
         need: u32,
     ) -> Option<(&Arc<dyn Memory>, u64)> {
-        let (memory, offset) = self.mkeys.region(user, key, addr, len as u64, need)?;
-        memory.mapped(offset, len).map(|_| (memory, offset))
+        self.mkeys.mapped(user, key, addr, len, need).map(|(memory, offset, _)| (memory, offset))
     }
 
     /// Whether a QP of this device executes all packets of a part of a message, one after the other.
@@ -228,18 +229,21 @@ impl Device {
 }
 
 impl super::mkey::Mkeys {
-    /// The memory of `len` bytes at `addr` of a region, if `user` may use them for all of `need`. `None` for other keys, too.
-    pub(super) fn region(
+    /// The memory of `len` bytes at `addr` of a region, if they are mapped and `user` may use them for all of `need`. `None` for other keys,
+    /// too.
+    #[inline]
+    pub(super) fn mapped(
         &self,
         user: User,
         key: u32,
         addr: u64,
-        len: u64,
+        len: usize,
         need: u32,
-    ) -> Option<(&Arc<dyn Memory>, u64)> {
+    ) -> Option<(&Arc<dyn Memory>, u64, Mapped<'_>)> {
         let mkey = self.get(key).filter(|mkey| mkey.pd == user.pd && mkey.access & need == need)?;
         let Kind::Region { memory, iova } = &mkey.kind else { return None };
-        let offset = super::mkey::inside(addr, len, *iova, memory.len()).ok()?;
-        Some((memory, offset))
+        let offset = addr.checked_sub(*iova)?;
+        // Bytes that are mapped are inside.
+        Some((memory, offset, memory.mapped(offset, len)?))
     }
 }

@@ -1,248 +1,230 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shortest way of the usual request: a SEND, RDMA WRITE or RDMA READ of one packet and one entry, between regions of two devices, on a
-//! reliable connection with nothing else in progress. It takes effect without a request, a packet and an answer in memory: the device reads
-//! the WQE, checks what it would check, copies the data, counts the packets, and writes the completions.
+//! The shortest way of the usual request: a SEND, RDMA WRITE or RDMA READ of one packet, with inline data or one entry, between regions of
+//! this process, on a reliable connection with nothing else in progress. It takes effect without a request, a packet and an answer in
+//! memory: the device reads the WQE, checks what it would check, copies the data, counts the packets, and writes the completions.
 //!
 //! A request is executed here only if nothing about it can fail and no state is kept for later; whatever is unusual is left to the
-//! code for all requests, before anything has changed. Only the acknowledgement is the usual packet, one for all requests that were
-//! executed together; it comes for requests that are complete, and has no effect.
+//! code for all requests, before anything has changed. It is complete at once, so that the acknowledgement of all requests that were
+//! executed together, which would have no effect, is only counted.
 
-use super::mkey::access;
-use super::packet::psn_add;
+use super::mkey::{User, access};
 use super::qp::{Qp, QpKind, State};
-use super::{Device, Port};
-use crate::bytes::{be32, be64, zero};
+use super::short::{Act, Local, Place, Short, Wqe};
+use super::{Device, Notice, Port, event};
 use crate::cqe::Cqe;
-use crate::decode::{Ctrl, RECEIVE_TERMINATOR};
+use crate::memory::{Fault, Memory};
+use std::sync::Arc;
 use uverbs_fabric::Near;
-use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_RESP_SEND};
-use uverbs_mlx5_hw::wqe::{MLX5_INLINE_SEG, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_SEND};
+use uverbs_fabric::process::Mapped;
+use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_WR_IMM};
 
-/// Bytes of a basic block and of a segment.
-const BB: usize = 64;
-const SEG: usize = 16;
-
-/// What a WQE of one block asks for.
-#[derive(Clone, Copy, Debug)]
-struct Short {
-    opcode: u8,
-    signaled: bool,
-    solicited: bool,
-    /// Address and key at the peer; 0 of a SEND.
-    remote: (u64, u32),
-    len: u32,
-    lkey: u32,
-    addr: u64,
+/// What a request does at its receiver.
+#[derive(Debug)]
+struct Effect<'a> {
+    /// The memory that it accesses; none without data.
+    memory: Option<(&'a Arc<dyn Memory>, u64, Mapped<'a>)>,
+    /// The receive that it takes.
+    receive: Option<Place>,
 }
 
-impl Short {
-    /// Decodes a WQE of the usual form.
-    fn of(block: &[u8; BB], ctrl: Ctrl) -> Option<Self> {
-        let (opcode, mode) = (block[3], block[11]);
-        // No fence, and a completion always or only after an error.
-        if block[0] != 0 || block[9] != 0 || block[10] != 0 || mode & !0b1010 != 0 {
-            return None;
-        }
-        let (at, remote) = match (opcode, ctrl.ds) {
-            (MLX5_OPCODE_SEND, 2) => (SEG, (0, 0)),
-            (MLX5_OPCODE_RDMA_WRITE | MLX5_OPCODE_RDMA_READ, 3) if zero(block, SEG + 12..2 * SEG) => {
-                (2 * SEG, (be64(block, SEG), be32(block, SEG + 8)))
-            }
-            _ => return None,
-        };
-        let len = be32(block, at);
-        let (signaled, solicited) = (mode & 0b1000 != 0, mode & 0b10 != 0);
-        // A length of 0 means 2^31 bytes.
-        (len != 0 && len & MLX5_INLINE_SEG == 0).then_some(Self {
-            opcode,
-            signaled,
-            solicited,
-            remote,
-            len,
-            lkey: be32(block, at + 4),
-            addr: be64(block, at + 8),
-        })
-    }
-}
-
-/// The memory of a receive with one entry.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    index: u16,
-    room: u32,
-    lkey: u32,
-    addr: u64,
-}
-
-impl super::recv::RecvRing {
-    /// The next receive, if it has one entry.
-    fn next_place(&self) -> Option<Place> {
-        if self.broken || self.padded || self.stride < SEG as u64 || self.posted().ok()? == 0 {
-            return None;
-        }
-        let mut bytes = [0; 2 * SEG];
-        let used = bytes.get_mut(..(2 * SEG).min(self.stride as usize))?;
-        let slot = u32::from(self.taken) & (self.count - 1);
-        self.ring.read(u64::from(slot) * self.stride, used).ok()?;
-        let is_one = used.len() == SEG || be32(used, SEG) == 0 && be32(used, SEG + 4) == RECEIVE_TERMINATOR;
-        let (room, lkey) = (be32(used, 0), be32(used, 4));
-        let is_usual = room != 0 && room & MLX5_INLINE_SEG == 0;
-        (is_one && is_usual).then(|| Place { index: self.taken, room, lkey, addr: be64(used, 8) })
+impl Qp {
+    /// Whether it expects this packet, which these rights permit, and nothing else has begun.
+    #[inline]
+    fn expects(&self, psn: u32, rights: u32) -> bool {
+        self.kind == QpKind::Rc
+            && self.qpn > 1
+            && (self.state == State::Rts || self.established && self.state.receives())
+            && self.attr.access & rights == rights
+            && self.resp.expects(psn)
     }
 }
 
 impl Device {
-    /// Executes the next request of a queue, if it is of the usual form. `false`: nothing has changed.
-    pub(super) fn execute_quickly(
+    /// Executes requests of a queue, as long as they are of the usual form: at most so many. Returns how many.
+    pub(super) fn execute_usual(
         &mut self,
         cx: &mut Port<'_>,
         qp: &mut Qp,
         near: &mut Near<'_, Self>,
-    ) -> bool {
-        let (from, to) = (cx.me, super::reliable::peer(cx, qp));
-        let req = &qp.req;
-        if qp.kind != QpKind::Rc || qp.state != State::Rts || !req.is_clear() {
-            return false;
+        most: u32,
+    ) -> u32 {
+        if qp.kind != QpKind::Rc || qp.state != State::Rts || !qp.req.is_clear() {
+            return 0;
         }
-        let (psn, dest_qpn) = (req.next, qp.attr.dest_qpn);
-        let Some(sq) = qp.sq.as_mut().filter(|sq| sq.next != sq.posted) else { return false };
-        let mut block = [0; BB];
-        let at = u64::from(u32::from(sq.next) & (sq.count - 1)) * BB as u64;
-        if sq.ring.read(at, &mut block).is_err() {
-            return false;
-        }
-        let ctrl = Ctrl::of(&block);
-        let Some(wr) = Short::of(&block, ctrl).filter(|wr| wr.len <= qp.attr.mtu) else { return false };
-        if ctrl.index != sq.next || ctrl.qpn != qp.qpn {
-            return false;
-        }
-        let reads = wr.opcode == MLX5_OPCODE_RDMA_READ;
-        let is_refused = reads && (qp.attr.max_rd_atomic == 0 || wr.len as usize <= qp.scatter_req);
-        let Some(to) = to.filter(|to| *to != from && cx.net.connects(from, *to) && !is_refused) else {
-            return false;
+        let Some(to) = super::reliable::peer(cx, qp).filter(|to| cx.net.connects(cx.me, *to)) else {
+            return 0;
         };
-        let user = super::mkey::User { pd: qp.pd, qpn: qp.qpn };
+        let mut other = near.device(to);
+        if other.is_none() && to != cx.me {
+            return 0;
+        }
+        let mut buffer = core::mem::take(&mut self.wqe);
+        let mut wqe = Wqe::new(&mut buffer);
+        let (mut done, mut answers, mut bytes) = (0, 0, 0);
+        // Nothing of the above changes in between.
+        while done < most
+            && let Some((len, reads)) = self.execute_next(cx, qp, (to, other.as_deref_mut()), &mut wqe)
+        {
+            done += 1;
+            answers += u32::from(reads);
+            bytes += len;
+        }
+        self.wqe = buffer;
+        cx.net.pass(cx.me, to, done, bytes);
+        cx.net.pass(to, cx.me, answers, 0);
+        done
+    }
+
+    /// Executes the next request of a queue at the device of this number, if it is of the usual form. Returns its bytes, and
+    /// whether it reads them. `None`: nothing has changed.
+    #[inline]
+    fn execute_next(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        (to, other): (usize, Option<&mut Self>),
+        wqe: &mut Wqe<'_>,
+    ) -> Option<(usize, bool)> {
+        let wr = Short::next(qp.sq.as_ref()?, qp.qpn, wqe)?;
+        let (reads, len) = (wr.act == Act::Read, wr.len as usize);
+        // An answer that is written to the completion is unusual.
+        if wr.len > qp.attr.mtu || reads && (qp.attr.max_rd_atomic == 0 || len <= qp.scatter_req) {
+            return None;
+        }
+        let (me, qpn, dest_qpn) = (cx.me, qp.qpn, qp.attr.dest_qpn);
         let need = if reads { access::LOCAL_WRITE } else { access::LOCAL_READ };
-        let len = wr.len as usize;
-        let Some((memory, offset)) = self.mapped(user, wr.lkey, wr.addr, len, need) else { return false };
-        let Some(device) = near.device(to) else { return false };
-        let is_done = match reads {
-            true => device.answer_quickly(dest_qpn, psn, wr, &**memory, offset),
-            false => {
-                let Some(data) = memory.mapped(offset, len) else { return false };
-                let mut port = Port { now: cx.now, me: to, net: &mut *cx.net };
-                device.take_quickly(&mut port, (from, qp.qpn), (dest_qpn, psn), wr, data)
-            }
+        let local = match wr.local {
+            Local::Memory { lkey, addr } => Some(self.mkeys.mapped(qp.user(), lkey, addr, len, need)?),
+            Local::Inline(_) => None,
         };
-        if !is_done {
-            return false;
+        let receiver = other.as_deref().unwrap_or(self);
+        // The queue is taken out of the table: one that is connected to itself is not found there.
+        let is_own = dest_qpn == qpn && to == me;
+        let receiving = if is_own { &*qp } else { receiver.qps.get(&dest_qpn)? };
+        let Effect { memory, receive } = receiver.effect(receiving, qp.req.next, &wr)?;
+        let copied = match (memory, local, wr.local) {
+            (None, _, _) => Ok(()),
+            (Some((_, _, data)), Some((to, offset, _)), _) if reads => to.write_mapped(offset, data),
+            (Some((to, offset, _)), Some((_, _, data)), _) => to.write_mapped(offset, data),
+            (Some((to, offset, _)), None, Local::Inline(at)) => {
+                to.write(offset, wqe.bytes().get(at..)?.get(..len)?)
+            }
+            (Some(_), None, Local::Memory { .. }) => Err(Fault),
+        };
+        copied.ok()?;
+        let mut port = Port { now: cx.now, me: to, net: &mut *cx.net };
+        match other {
+            Some(other) => other.take_effect(&mut port, (me, qpn), (None, dest_qpn), &wr, receive),
+            None => {
+                self.take_effect(&mut port, (me, qpn), (is_own.then_some(&mut *qp), dest_qpn), &wr, receive);
+            }
         }
-        sq.next = ctrl.index.wrapping_add(1);
+        if let Some(sq) = qp.sq.as_mut() {
+            sq.next = wr.index.wrapping_add(wr.blocks);
+        }
         qp.fetched = qp.fetched.wrapping_add(1);
         qp.req.pass(&qp.attr);
-        cx.net.pass(from, to, 1, len);
-        if reads {
-            cx.net.pass(to, from, 1, 0);
-        }
         if wr.signaled {
-            let cqe = Cqe {
+            let mut cqe = Cqe {
                 kind: MLX5_CQE_REQ,
                 srqn_uidx: self.srqn_uidx(None, qp.uidx),
                 opcode: wr.opcode,
                 byte_cnt: wr.len,
-                qpn: qp.qpn,
-                wqe_counter: ctrl.index,
+                qpn,
+                wqe_counter: wr.index,
                 ..Cqe::default()
             };
-            self.complete_now(cx, qp.send_cqn, cqe);
+            self.write_completion(cx, qp.send_cqn, &mut cqe);
         }
-        true
+        Some((len, reads))
     }
 
-    /// The QP of this number, if it expects this packet and nothing else has begun.
-    fn expecting(&mut self, qpn: u32, psn: u32, rights: u32) -> Option<&mut Qp> {
-        let qp = self.qps.get_mut(&qpn)?;
-        let is_usual = qp.kind == QpKind::Rc
-            && qpn > 1
-            && (qp.state == State::Rts || qp.established && qp.state.receives())
-            && qp.attr.access & rights == rights
-            && qp.resp.expects(psn);
-        is_usual.then_some(qp)
+    /// The effect of a request with this number at its receiver, a queue of this device. `None`: it is to be executed otherwise.
+    #[inline]
+    fn effect(&self, qp: &Qp, psn: u32, wr: &Short) -> Option<Effect<'_>> {
+        let rights = match wr.act {
+            Act::Send => 0,
+            Act::Write => access::REMOTE_WRITE,
+            Act::Read => access::REMOTE_READ,
+        };
+        if !qp.expects(psn, rights) || wr.act == Act::Read && qp.attr.max_dest_rd_atomic == 0 {
+            return None;
+        }
+        let (mut user, mut receive) = (qp.user(), None);
+        if wr.act == Act::Send || wr.imm.is_some() {
+            let place = match qp.srqn {
+                None => qp.rq.as_ref()?.next_place()?,
+                Some(srqn) => {
+                    let srq = self.srqs.get(&srqn).filter(|srq| srq.xrc.is_none())?;
+                    if wr.act == Act::Send {
+                        user = User { pd: srq.pd, ..user };
+                    }
+                    srq.next_place()?
+                }
+            };
+            receive = Some(place);
+        }
+        let (addr, key) = match receive {
+            Some(place) if wr.act == Act::Send => {
+                let is_in_completion = wr.len > 0 && wr.len as usize <= qp.scatter_resp;
+                if place.room < wr.len || is_in_completion {
+                    return None;
+                }
+                (place.addr, place.lkey)
+            }
+            _ => wr.remote,
+        };
+        let need = if wr.act == Act::Send { access::LOCAL_WRITE } else { rights };
+        let memory = match wr.len {
+            0 => None,
+            len => Some(self.mkeys.mapped(user, key, addr, len as usize, need)?),
+        };
+        Some(Effect { memory, receive })
     }
 
-    /// Executes the last packet of a SEND or an RDMA WRITE. `false`: nothing has changed.
-    fn take_quickly(
+    /// Changes what a request changes at its receiver besides memory. The queue is in the table, or is the requester's.
+    #[inline]
+    fn take_effect(
         &mut self,
         cx: &mut Port<'_>,
         from: (usize, u32),
-        (qpn, psn): (u32, u32),
-        wr: Short,
-        data: uverbs_fabric::process::Mapped<'_>,
-    ) -> bool {
-        let is_send = wr.opcode == MLX5_OPCODE_SEND;
-        let rights = if is_send { 0 } else { access::REMOTE_WRITE };
-        let Some(qp) = self.expecting(qpn, psn, rights) else { return false };
-        let (user, place) = (qp.user(), qp.rq.as_ref().filter(|_| is_send && qp.srqn.is_none()));
-        let place = place.and_then(|rq| rq.next_place()).filter(|place| place.room >= wr.len);
-        if is_send && (place.is_none() || data.len() <= qp.scatter_resp) {
-            return false;
+        (own, qpn): (Option<&mut Qp>, u32),
+        wr: &Short,
+        receive: Option<Place>,
+    ) {
+        let Some(qp) = own.or_else(|| self.qps.get_mut(&qpn)) else { return };
+        if wr.act == Act::Read {
+            qp.resp.pass();
+            return;
         }
-        let ((addr, key), need) = match place {
-            Some(place) => ((place.addr, place.lkey), access::LOCAL_WRITE),
-            None => (wr.remote, access::REMOTE_WRITE),
-        };
-        let Some((memory, offset)) = self.mapped(user, key, addr, data.len(), need) else { return false };
-        if memory.write_mapped(offset, data).is_err() {
-            return false;
-        }
-        let Some(qp) = self.qps.get_mut(&qpn) else { return false };
-        if qp.resp.pass(from) {
+        if qp.resp.pass_acknowledged(from) {
             self.unacknowledged.push(qpn);
         }
-        if let (Some(place), Some(rq)) = (place, qp.rq.as_mut()) {
-            rq.taken = place.index.wrapping_add(1);
-            let (cqn, uidx, slid) = (qp.recv_cqn, qp.uidx, super::execute::source_lid(cx, from.0));
-            let cqe = Cqe {
-                kind: MLX5_CQE_RESP_SEND,
-                srqn_uidx: self.srqn_uidx(None, uidx),
-                byte_cnt: wr.len,
-                qpn,
-                wqe_counter: place.index,
-                solicited: wr.solicited,
-                slid,
-                ..Cqe::default()
-            };
-            self.complete_now(cx, cqn, cqe);
+        let Some(place) = receive else { return };
+        let (cqn, uidx, srqn) = (qp.recv_cqn, qp.uidx, qp.srqn);
+        match srqn {
+            None => qp.rq.iter_mut().for_each(|rq| rq.taken = place.index.wrapping_add(1)),
+            Some(srqn) => {
+                if self.srqs.get_mut(&srqn).is_some_and(|srq| srq.pass(place.next)) {
+                    self.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });
+                }
+            }
         }
-        true
-    }
-
-    /// Executes an RDMA READ to this memory of the requester. `false`: nothing has changed.
-    fn answer_quickly(
-        &mut self,
-        qpn: u32,
-        psn: u32,
-        wr: Short,
-        to: &dyn crate::memory::Memory,
-        offset: u64,
-    ) -> bool {
-        let Some(qp) = self.expecting(qpn, psn, access::REMOTE_READ) else { return false };
-        let (user, len) = (qp.user(), wr.len as usize);
-        if qp.attr.max_dest_rd_atomic == 0 {
-            return false;
-        }
-        let (addr, rkey) = wr.remote;
-        let Some((memory, from)) = self.mapped(user, rkey, addr, len, access::REMOTE_READ) else {
-            return false;
+        let mut cqe = Cqe {
+            kind: match (wr.act, wr.imm) {
+                (Act::Write, _) => MLX5_CQE_RESP_WR_IMM,
+                (_, Some(_)) => MLX5_CQE_RESP_SEND_IMM,
+                (_, None) => MLX5_CQE_RESP_SEND,
+            },
+            srqn_uidx: self.srqn_uidx(srqn, uidx),
+            imm: wr.imm.unwrap_or(0),
+            byte_cnt: wr.len,
+            qpn,
+            wqe_counter: place.index,
+            solicited: wr.solicited,
+            slid: super::execute::source_lid(cx, from.0),
+            ..Cqe::default()
         };
-        let Some(data) = memory.mapped(from, len) else { return false };
-        if to.write_mapped(offset, data).is_err() {
-            return false;
-        }
-        if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.resp.expected = psn_add(psn, 1);
-            qp.resp.msn = psn_add(qp.resp.msn, 1);
-        }
-        true
+        self.write_completion(cx, cqn, &mut cqe);
     }
 }

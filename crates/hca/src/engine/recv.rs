@@ -34,6 +34,7 @@ pub(crate) struct Taken {
 }
 
 /// The number of WQEs that were posted by the doorbell record, and not taken.
+#[inline]
 fn posted(record: &Area, taken: u16, count: u32) -> Result<u32, Mistake> {
     let record = record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
     let posted = u32::from((record as u16).wrapping_sub(taken));
@@ -49,6 +50,7 @@ fn wqe_bytes(ring: &Area, stride: u64, slot: u32) -> Result<Vec<u8>, Mistake> {
 
 impl RecvRing {
     /// The number of posted WQEs that were not taken.
+    #[inline]
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         posted(&self.record, self.taken, self.count)
     }
@@ -133,7 +135,7 @@ pub struct Srq {
 }
 
 /// Bytes of the header of an SRQ's WQE.
-const NEXT: usize = 16;
+pub(super) const NEXT: usize = 16;
 
 impl Srq {
     pub(super) fn uses(&self) -> Uses {
@@ -141,6 +143,7 @@ impl Srq {
     }
 
     /// The number of posted WQEs that were not taken.
+    #[inline]
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         posted(&self.record, self.taken, self.count)
     }
@@ -169,6 +172,14 @@ impl Srq {
         let bytes = wqe_bytes(&self.ring, self.stride, u32::from(index) & (self.count - 1))?;
         let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;
         Ok(Some((Taken { index, wqe }, srq_next(&bytes))))
+    }
+
+    /// The WQE at the head was taken, and this one is behind it. Whether the limit event is due.
+    #[inline]
+    pub(super) fn pass(&mut self, head: u16) -> bool {
+        self.head = head;
+        self.taken = self.taken.wrapping_add(1);
+        self.below_limit()
     }
 
     /// Whether the limit event is due. Disarms the limit.

@@ -83,18 +83,13 @@ impl Device {
             if psn_diff(qp.req.send, qp.req.una) >= window {
                 break;
             }
-            if near.is_some() {
-                if left == 0 {
+            if let Some(near) = near.as_deref_mut() {
+                // Each is a start and a packet.
+                left = left.saturating_sub(2 * self.execute_usual(cx, qp, near, left.div_ceil(2)));
+                if left == 0 || !qp.has_more() {
                     break;
                 }
                 left -= 1;
-            }
-            if let Some(near) = near.as_deref_mut()
-                && self.execute_quickly(cx, qp, near)
-            {
-                // It is a start and a packet.
-                left = left.saturating_sub(1);
-                continue;
             }
             let goes_on = match qp.req.send != qp.req.next {
                 true => self.send_packet(cx, qp, near.as_deref_mut()),

@@ -41,6 +41,8 @@ pub(crate) struct Responder {
     pub(super) atomics: VecDeque<(u32, u64)>,
     /// Requests were executed that are not acknowledged yet: the device and QP of the requester.
     pub(super) due: Option<(usize, u32)>,
+    /// Their requester has completed all of them.
+    pub(super) is_known: bool,
     /// The last packet that such an acknowledgement is for.
     pub(super) due_psn: u32,
     /// The DC session that it serves.
@@ -64,11 +66,19 @@ impl Responder {
         self.expected == psn && !has_begun && !self.nak_sent
     }
 
-    /// A request of one packet was executed, which is acknowledged later. Returns whether nothing else was to be acknowledged.
-    pub(super) fn pass(&mut self, from: (usize, u32)) -> bool {
+    /// A request of one packet was executed.
+    pub(super) fn pass(&mut self) {
         self.expected = psn_add(self.expected, 1);
         self.msn = psn_add(self.msn, 1);
-        self.due.replace(from).is_none()
+    }
+
+    /// As [`pass`](Self::pass), of one that its requester has completed, and whose acknowledgement is due. Returns whether nothing else
+    /// was to be acknowledged.
+    pub(super) fn pass_acknowledged(&mut self, from: (usize, u32)) -> bool {
+        self.pass();
+        let is_first = self.due.replace(from).is_none();
+        self.is_known |= is_first;
+        is_first
     }
 
     /// Ends the current message. Returns the receive that it had taken.

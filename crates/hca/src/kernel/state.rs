@@ -116,12 +116,15 @@ impl State {
 
     /// Writes the device's notices to the event files.
     fn deliver_notices(&mut self, notices: &mut Vec<Notice>) {
-        self.tables.flush();
+        let is_late = self.devx.has_backlog() || self.tables.has_backlog();
+        if is_late {
+            self.tables.flush();
+            self.devx.flush();
+        }
         #[cfg(test)]
         if let Some(seen) = &mut self.seen {
             seen.extend_from_slice(notices);
         }
-        self.devx.flush();
         for notice in notices.drain(..) {
             self.devx.notice(&notice);
             match notice {

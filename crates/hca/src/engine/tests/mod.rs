@@ -7,6 +7,7 @@ mod faults;
 mod frames;
 mod indirect;
 mod limits;
+mod long;
 mod mistakes;
 mod near;
 mod network;

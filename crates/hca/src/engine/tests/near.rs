@@ -1,31 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests that are executed at the receiver at once have the effects of packets: random programs run with and without a tap, with which
-//! each packet travels, and all that a program or an operator can see is compared.
+//! each packet travels, or with one at times, and all that a program or an operator can see is compared.
 
-use super::rig::{ALL, BASE, End, PD, Ram, SRQ_WQES, TestSrq, Wc, on, pair};
+use super::rig::{BASE, End, SRQ_WQES, TestSrq, Wc, on, pair, remote};
+use crate::engine::Notice;
 use crate::engine::net::Address;
 use crate::engine::packet::Packet;
 use crate::engine::qp::{QpKind, State};
-use crate::engine::{Notice, mkey};
-use crate::memory::{Fault, Memory};
-use crate::{Fabric, Link};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use core::time::Duration;
+use crate::{Fabric, Hca, Link};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use uverbs_fabric::process::Mapped;
+use uverbs_fabric::Packet as _;
 use uverbs_fabric::random::Random;
 use uverbs_fabric::tap::{Fate, Tap};
 use uverbs_mlx5_hw::wqe::{
-    MLX5_OPCODE_NOP, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM,
-    MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM,
+    DataSeg, MLX5_INLINE_SEG, MLX5_OPCODE_NOP, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE,
+    MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM, MLX5_WQE_CTRL_CQ_UPDATE,
+    MLX5_WQE_CTRL_SOLICITED,
 };
 use zerocopy::IntoBytes;
 
-/// Sees packets, and does nothing.
-struct Blind;
+/// The number of the first request of each QP that a tap has seen.
+type Firsts = Arc<Mutex<BTreeMap<u32, u32>>>;
 
-impl Tap<Packet> for Blind {
-    fn packet(&mut self, _: u64, _: &Address, _: &Address, _: &Packet, _: Fate) {}
+/// Sees packets, and notes the first requests.
+struct Noting(Firsts);
+
+impl Tap<Packet> for Noting {
+    fn packet(&mut self, _: u64, _: &Address, _: &Address, packet: &Packet, _: Fate) {
+        if !packet.body.is_response() {
+            self.0.lock().unwrap().entry(packet.qpns().0).or_insert(packet.psn);
+        }
+    }
+}
+
+/// When packets travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Travels {
+    Always,
+    Never,
+    InSomeSteps,
 }
 
 /// All that is seen of an end.
@@ -36,10 +50,10 @@ struct Seen {
     /// Of the next packet, the oldest one that is not answered, the expected one, and the number of messages.
     numbers: [u32; 4],
     retries: [u8; 2],
-    notices: Vec<Notice>,
+    notices: Vec<String>,
     packets: (u64, u64),
     memory: Vec<u8>,
-    mistakes: usize,
+    mistakes: Vec<String>,
     repairs: u64,
 }
 
@@ -51,28 +65,33 @@ impl Seen {
         if has_failed {
             (numbers[0], packets) = (0, (0, 0));
         }
-        (completions.clone(), *state, numbers, *retries, notices.clone(), packets, *mistakes, *repairs)
+        let [notices, mistakes] = [notices, mistakes].map(Vec::clone);
+        (completions.clone(), *state, numbers, *retries, notices, packets, mistakes, *repairs)
     }
 }
 
-fn seen(end: &mut End) -> Seen {
+/// Polls the CQs of an end, unless the program leaves them full. Events of several CQs have no order.
+fn seen(end: &mut End, polls: bool) -> Seen {
     let mut completions = Vec::new();
-    for cq in [&mut end.send_cq, &mut end.recv_cq] {
+    for cq in [&mut end.send_cq, &mut end.recv_cq].into_iter().filter(|_| polls) {
         completions.extend(core::iter::from_fn(|| cq.poll()));
     }
     let (state, numbers, retries) = end.qp(|_, _, qp| {
         let numbers = [qp.req.next_psn(), qp.req.una, qp.resp.expected_psn(), qp.resp.msn];
         (qp.state, numbers, [qp.req.retries_left(), qp.req.rnr_retries_left()])
     });
+    let mut notices: Vec<_> = end.hca.recorded_notices().iter().map(|n: &Notice| format!("{n:?}")).collect();
+    notices.sort();
+    end.hca.record_notices();
     Seen {
         completions,
         state,
         numbers,
         retries,
-        notices: end.hca.recorded_notices(),
+        notices,
         packets: (end.hca.stat().sent, end.hca.stat().received),
         memory: end.memory.get(0, super::rig::MEMORY),
-        mistakes: end.hca.violations().len(),
+        mistakes: end.hca.violations().iter().map(|v| format!("{:?}", v.mistake)).collect(),
         repairs: end.hca.repairs(),
     }
 }
@@ -93,11 +112,31 @@ const FROM: u64 = 0;
 const TO: u64 = 24_000;
 /// Where answers are written.
 const ANSWERS: u64 = 48_000;
+/// The most inline data.
+const INLINE: u64 = 236;
 
-/// Writes a request of the program into the ring. Some are wrong.
-fn request(random: &mut Random, from: &mut End, to: &End) -> u16 {
+/// The data of a request: inline, or one or two entries.
+fn data(random: &mut Random, from: &End, local: u64, len: u32) -> Vec<u8> {
+    let len = if below(random, 3) == 0 { len.min(INLINE as u32) } else { len };
+    if u64::from(len) <= INLINE && below(random, 2) == 0 {
+        let bytes: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
+        let mut inline = [&(len | MLX5_INLINE_SEG).to_be_bytes()[..], &bytes].concat();
+        inline.resize(inline.len().next_multiple_of(16), 0xee);
+        return inline;
+    }
+    let entry = |local, len| if len == 0 { Vec::new() } else { from.sge(local, len).as_bytes().to_vec() };
+    if below(random, 4) == 0 && len > 1 {
+        // The first one is short.
+        let first = 1 + below(random, u64::from(len - 1).min(400)) as u32;
+        return [entry(local, first), entry(local + u64::from(first), len - first)].concat();
+    }
+    entry(local, len)
+}
+
+/// Writes a request of the program into the ring. Some are wrong. `key` is the peer's.
+fn request(random: &mut Random, from: &mut End, key: u32) -> u16 {
     let (len, is_wrong) = (length(random), below(random, 40) == 0);
-    let (mut rkey, mut at) = (to.key, BASE + TO + below(random, 8000));
+    let (mut rkey, mut at) = (key, BASE + TO + below(random, 8000));
     let mut local = FROM + below(random, 8000);
     if is_wrong {
         match below(random, 3) {
@@ -106,273 +145,309 @@ fn request(random: &mut Random, from: &mut End, to: &End) -> u16 {
             _ => local += 1 << 20,
         }
     }
-    let signaled = below(random, 4) > 0;
-    let remote = super::rig::remote(at, rkey);
-    let entry = |local, len| if len == 0 { Vec::new() } else { from.sge(local, len).as_bytes().to_vec() };
-    let mut data = entry(local, len);
-    if below(random, 4) == 0 && len > 1 {
-        // Two entries; the first one is short.
-        let first = 1 + below(random, u64::from(len - 1).min(400)) as u32;
-        data = [entry(local, first), entry(local + u64::from(first), len - first)].concat();
+    let mut flags = if below(random, 4) > 0 { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
+    if below(random, 4) == 0 {
+        flags |= MLX5_WQE_CTRL_SOLICITED;
     }
-    let imm = random.draw() as u32;
-    match below(random, 9) {
-        0..3 => from.write_wqe(MLX5_OPCODE_RDMA_WRITE, signaled, 0, &[remote.as_bytes(), &data]),
-        3 => from.write_wqe(MLX5_OPCODE_RDMA_WRITE_IMM, signaled, imm, &[remote.as_bytes(), &data]),
-        4 => from.write_wqe(MLX5_OPCODE_SEND, signaled, 0, &[&data]),
-        5 => from.write_wqe(MLX5_OPCODE_SEND_IMM, signaled, imm, &[&data]),
-        6 => {
-            let answer = entry(ANSWERS + below(random, 100), len);
-            from.write_wqe(MLX5_OPCODE_RDMA_READ, signaled, 0, &[remote.as_bytes(), &answer])
+    let (imm, to) = (random.draw() as u32, remote(at, rkey));
+    let to = to.as_bytes();
+    let data = data(random, from, local, len);
+    match below(random, 12) {
+        0..3 => from.write_ctrl(MLX5_OPCODE_RDMA_WRITE, flags, 0, &[to, &data]),
+        3 | 4 => from.write_ctrl(MLX5_OPCODE_RDMA_WRITE_IMM, flags, imm, &[to, &data]),
+        5 | 6 => from.write_ctrl(MLX5_OPCODE_SEND, flags, 0, &[&data]),
+        7 | 8 => from.write_ctrl(MLX5_OPCODE_SEND_IMM, flags, imm, &[&data]),
+        9 => {
+            let answer = from.sge(ANSWERS + below(random, 100), len.max(1));
+            from.write_ctrl(MLX5_OPCODE_RDMA_READ, flags, 0, &[to, answer.as_bytes()])
         }
-        7 => from.write_wqe(MLX5_OPCODE_NOP, signaled, 0, &[]),
+        10 => from.write_ctrl(MLX5_OPCODE_NOP, flags, 0, &[]),
         _ => {
             let atomic = [1_u64.to_be_bytes(), 2_u64.to_be_bytes()].concat();
-            let remote = super::rig::remote(at & !7, rkey);
-            let (opcode, answer) = (0x12, from.sge(ANSWERS + 8 * below(random, 8), 8));
-            from.write_wqe(opcode, signaled, 0, &[remote.as_bytes(), &atomic, answer.as_bytes()])
+            let (to, answer) = (remote(at & !7, rkey), from.sge(ANSWERS + 8 * below(random, 8), 8));
+            from.write_ctrl(0x12, flags, 0, &[to.as_bytes(), &atomic, answer.as_bytes()])
         }
     }
 }
 
-/// Runs the program of a seed. With a tap, packets travel.
-fn run(seed: u64, taps: bool) -> (Vec<[Seen; 2]>, u64) {
-    let fabric = Fabric::new(seed);
-    if taps {
-        fabric.tap(Some(Box::new(Blind)));
+/// Changes a byte of a WQE, except low bits of lengths and addresses of memory that the program uses otherwise: the order of accesses of several
+/// requests to the same memory is not defined.
+fn damage(random: &mut Random, from: &End, index: u16) {
+    let block = usize::from(index) % 64 * 64;
+    let at =
+        [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 16, 17, 20, 21, 24, 25, 28, 29][below(random, 20) as usize];
+    let old = from.sq.get(block + at, 1)[0];
+    // No other operation that exists.
+    let new = if at == 3 { 0x3f } else { old ^ 1 << below(random, 8) };
+    from.sq.set(block + at, &[new]);
+}
+
+/// Posts receives to an end's queue, or to its SRQ. Some are wrong.
+fn receive(random: &mut Random, end: &mut End, srq: Option<&mut TestSrq>) {
+    let (at, len) = (TO + below(random, 8000), 1 + length(random));
+    if let Some(srq) = srq {
+        let posted = on(&end.hca, |device, _| device.srqs[&srq.srqn].posted());
+        if posted.is_ok_and(|posted| posted < SRQ_WQES - 1) {
+            srq.recv(end.sge(at, len), 0xffff);
+        }
+        return;
     }
+    match below(random, 40) {
+        0 => end.recv_list(&[]),
+        1 => end.recv_bytes(DataSeg::new(1 << 31 | 5, end.key, BASE + at).as_bytes()),
+        2 => end.recv_to(DataSeg::new(len, end.key ^ 0x100, BASE + at)),
+        3..10 => {
+            let two = [end.sge(at, len), end.sge(at + u64::from(len), 50)];
+            end.recv_list(&two);
+        }
+        _ => end.recv(at, len),
+    }
+}
+
+/// The two queues of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    TwoDevices,
+    OneDevice,
+    /// One queue is connected to itself, the other one to none.
+    OneQueue,
+}
+
+impl Shape {
+    fn ends(self, fabric: &Fabric) -> (End, End) {
+        if self == Self::TwoDevices {
+            return pair(fabric, QpKind::Rc, 0);
+        }
+        let hca: Hca = fabric.device("hca0").link(Link::InfiniBand).build();
+        (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc))
+    }
+
+    /// Moves both to RTS, from any state.
+    fn connect(self, ends: [&mut End; 2], psn: u32, mtu: u32) {
+        let [a, b] = ends;
+        for end in [&mut *a, &mut *b] {
+            end.reset();
+        }
+        match self {
+            Self::TwoDevices => {
+                a.connect(b.qpn, 2, psn);
+                b.connect(a.qpn, 1, psn);
+            }
+            Self::OneDevice => {
+                a.connect(b.qpn, 1, psn);
+                b.connect(a.qpn, 1, psn);
+            }
+            Self::OneQueue => a.connect(a.qpn, 1, psn),
+        }
+        for end in [a, b] {
+            // Without retries and timers, what is compared does not depend on the time.
+            end.attr(|attr| (attr.mtu, attr.rnr_retry, attr.timeout) = (mtu, 0, 0));
+            end.qp(|_, _, qp| qp.req.rnr_retries = 0);
+        }
+    }
+}
+
+/// What a program has done: what was seen after each step, and the packets that did not travel.
+struct Run {
+    shape: Shape,
+    steps: Vec<[Seen; 2]>,
+    passed: u64,
+}
+
+/// Runs the program of a seed.
+fn run(seed: u64, travels: Travels) -> Run {
+    let fabric = Fabric::new(seed);
+    let (firsts, mut whim) = (Firsts::default(), Random::new(!seed));
     let mut random = Random::new(seed);
-    let (mut a, mut b) = if below(&mut random, 4) == 0 {
-        // Two queues of one device.
-        let hca = fabric.device("hca0").link(Link::InfiniBand).build();
-        let (a, b) = (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc));
-        a.connect(b.qpn, 1, 0xff_ffe0);
-        b.connect(a.qpn, 1, 0xff_ffe0);
-        (a, b)
-    } else {
-        pair(&fabric, QpKind::Rc, below(&mut random, 1 << 24) as u32)
+    let shape = match below(&mut random, 8) {
+        0 | 1 => Shape::OneDevice,
+        2 => Shape::OneQueue,
+        _ => Shape::TwoDevices,
     };
+    let (mut a, mut b) = shape.ends(&fabric);
     let mtu = [256, 1024, 4096][below(&mut random, 3) as usize];
+    shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, mtu);
     for end in [&a, &b] {
-        // Without retries, what is compared does not depend on the time.
-        end.attr(|attr| (attr.mtu, attr.rnr_retry) = (mtu, 0));
-        end.qp(|_, _, qp| qp.req.rnr_retries = 0);
         end.fill(0, super::rig::MEMORY, seed as u8);
         end.hca.record_notices();
     }
     let mut srq = (below(&mut random, 3) == 0).then(|| {
-        let srq = TestSrq::new(&b.hca, 2, None);
-        b.qp(|_, _, qp| qp.srqn = Some(srq.srqn));
+        let end = if shape == Shape::OneQueue { &a } else { &b };
+        let srq = TestSrq::new(&end.hca, below(&mut random, 5) as u32, None);
+        end.qp(|_, _, qp| qp.srqn = Some(srq.srqn));
         srq
     });
-    let (mut all, mut in_srq) = (Vec::new(), 0);
-    for _ in 0..8 {
-        for _ in 0..below(&mut random, 4) {
-            let (at, len) = (TO + below(&mut random, 8000), 1 + length(&mut random));
-            match &mut srq {
-                Some(srq) if in_srq < SRQ_WQES - 1 => {
-                    srq.recv(b.sge(at, len), 0xffff);
-                    in_srq += 1;
+    let polls_late = below(&mut random, 8) == 0;
+    if polls_late {
+        // The CQs seem to have entries from before that are not consumed, so that they get full.
+        let record = 0x100_0000_u32 - 50;
+        for cq in [&a.send_cq, &a.recv_cq, &b.send_cq, &b.recv_cq] {
+            cq.record.set(0, &record.to_be_bytes());
+        }
+    }
+    let mut steps: Vec<[Seen; 2]> = Vec::new();
+    const STEPS: usize = 8;
+    for step in 0..STEPS {
+        let has_failed = steps.last().is_some_and(|ends| ends.iter().any(|end| end.state == State::Err));
+        if below(&mut random, if has_failed { 2 } else { 12 }) == 0 {
+            shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, mtu);
+        }
+        for end in [&mut a, &mut b] {
+            for cq in [&mut end.send_cq, &mut end.recv_cq] {
+                if below(&mut random, 2) == 0 {
+                    cq.arm(&end.hca, below(&mut random, 2) == 0);
                 }
-                Some(_) => {}
-                None => b.recv(at, len),
             }
-            a.recv(TO + below(&mut random, 8000), 1 + length(&mut random));
         }
-        let (from, to) = if below(&mut random, 3) == 0 { (&mut b, &a) } else { (&mut a, &b) };
-        let mut last = request(&mut random, from, to);
+        if let Some(srq) = &srq
+            && below(&mut random, 3) == 0
+        {
+            let (hca, limit) = (&b.hca, below(&mut random, 5) as u32);
+            on(hca, |device, _| device.srqs.get_mut(&srq.srqn).iter_mut().for_each(|srq| srq.limit = limit));
+        }
+        for _ in 0..below(&mut random, 6) {
+            let (other, end) = if shape == Shape::OneQueue { (&mut b, &mut a) } else { (&mut a, &mut b) };
+            receive(&mut random, end, srq.as_mut());
+            receive(&mut random, other, None);
+        }
+        let turns = shape != Shape::OneQueue && below(&mut random, 3) == 0;
+        let (key_of_a, key_of_b) = (a.key, b.key);
+        let (from, key) = match (turns, shape) {
+            (true, _) => (&mut b, key_of_a),
+            (_, Shape::OneQueue) => (&mut a, key_of_a),
+            _ => (&mut a, key_of_b),
+        };
+        let mut last = request(&mut random, from, key);
         for _ in 0..below(&mut random, 12) {
-            last = request(&mut random, from, to);
+            last = request(&mut random, from, key);
         }
+        // A queue in ERR flushes its receives at any time.
+        if below(&mut random, 50) == 0 && from.state() != State::Err {
+            from.record.set(0, &(random.draw() as u32 & 0xffff).to_be_bytes());
+        }
+        let taps = travels == Travels::Always || travels == Travels::InSomeSteps && below(&mut whim, 2) == 0;
+        firsts.lock().unwrap().clear();
+        fabric.tap(taps.then(|| Box::new(Noting(Arc::clone(&firsts))) as Box<dyn Tap<Packet>>));
+        let next = from.qp(|_, _, qp| qp.req.next_psn());
         from.ring(last);
         fabric.run();
-        all.push([seen(&mut a), seen(&mut b)]);
+        if let Some(first) = firsts.lock().unwrap().get(&from.qpn) {
+            assert_eq!(*first, next, "seed {seed}, step {step}: the numbers go on");
+        }
+        if below(&mut random, 5) == 0 {
+            // Alone: which of the requests before it are flushed depends on the time at which their answers arrive.
+            let index = request(&mut random, from, key);
+            match below(&mut random, 3) {
+                0 => from.record.set(4, &(random.draw() as u32 & 0xffff).to_be_bytes()),
+                _ => damage(&mut random, from, index),
+            }
+            from.ring(index);
+            fabric.run();
+        }
+        let polls = !polls_late || step + 1 == STEPS;
+        steps.push([seen(&mut a, polls), seen(&mut b, polls)]);
     }
-    let passed = fabric.enter(|world| world.net.passed());
-    (all, passed)
+    Run { shape, steps, passed: fabric.enter(|world| world.net.passed()) }
+}
+
+/// Compares the effects of two runs of a program.
+fn compare(seed: u64, one: &Run, other: &Run) {
+    let shape = one.shape;
+    let mut has_failed = false;
+    for (i, (one, other)) in one.steps.iter().zip(&other.steps).enumerate() {
+        has_failed |= [one, other].iter().any(|ends| ends.iter().any(|end| end.state == State::Err));
+        if has_failed && shape == Shape::OneQueue {
+            // It fails as the receiver: which of its requests have been acknowledged before depends on the time.
+            assert_eq!(one[0].state, other[0].state, "seed {seed}, step {i}");
+            return;
+        }
+        for (one, other) in one.iter().zip(other) {
+            let place = one.memory.iter().zip(&other.memory).position(|(a, b)| a != b);
+            assert_eq!(place, None, "seed {seed}, step {i}: a byte of memory differs");
+            assert_eq!(one.rest(has_failed), other.rest(has_failed), "seed {seed}, step {i}");
+        }
+    }
 }
 
 #[test]
 fn what_is_executed_at_once_has_the_effects_of_packets() {
-    let (mut passed, mut fails) = (0, 0);
-    for seed in 0..200 {
-        let ((packets, none), (at_once, some)) = (run(seed, true), run(seed, false));
-        assert_eq!(none, 0, "seed {seed}: with a tap, packets travel");
-        for (i, (packets, at_once)) in packets.iter().zip(&at_once).enumerate() {
-            let has_failed =
-                [packets, at_once].iter().any(|ends| ends.iter().any(|end| end.state == State::Err));
-            for (one, other) in packets.iter().zip(at_once) {
-                let place = one.memory.iter().zip(&other.memory).position(|(a, b)| a != b);
-                assert_eq!(place, None, "seed {seed}, step {i}: a byte of memory differs");
-                assert_eq!(one.rest(has_failed), other.rest(has_failed), "seed {seed}, step {i}");
-            }
+    let (mut passed, mut fails, mut words) = (0, 0, BTreeMap::new());
+    for seed in 0..150 {
+        let (packets, at_once) = (run(seed, Travels::Always), run(seed, Travels::Never));
+        assert_eq!(packets.passed, 0, "seed {seed}: with a tap, packets travel");
+        compare(seed, &packets, &at_once);
+        compare(seed, &packets, &run(seed, Travels::InSomeSteps));
+        passed += at_once.passed;
+        let seen = || at_once.steps.iter().flatten();
+        fails += u32::from(seen().any(|seen| seen.state == State::Err));
+        // What the programs came across, for the next assertion.
+        for word in seen().flat_map(|seen| seen.notices.iter().chain(&seen.mistakes)) {
+            let name = word.split(['(', '{', ' ']).next().unwrap_or_default();
+            *words.entry(name.to_owned()).or_insert(0) += 1;
         }
-        passed += some;
-        fails += u32::from(at_once.iter().flatten().any(|seen| seen.state == State::Err));
     }
     assert!(passed > 2000 && fails > 10, "{passed} packets, {fails} failures");
+    let all =
+        ["Completion", "CqError", "CqOverrun", "Qp", "Srq", "RingOverrun", "ReceiveMalformed", "Malformed"];
+    assert!(all.iter().all(|name| words.contains_key(*name)), "{words:?}");
 }
 
-/// Memory in whose writes a test does something.
-struct Acting {
-    ram: Arc<Ram>,
-    act: Box<dyn Fn(usize) + Send + Sync>,
-    writes: AtomicUsize,
-}
-
-impl core::fmt::Debug for Acting {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_tuple("Acting").field(&self.writes).finish()
-    }
-}
-
-impl Memory for Acting {
-    fn len(&self) -> u64 {
-        self.ram.len()
-    }
-
-    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
-        self.ram.read(offset, to)
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        self.ram.write(offset, from)
-    }
-
-    fn mapped(&self, offset: u64, len: usize) -> Option<Mapped<'_>> {
-        self.ram.mapped(offset, len)
-    }
-
-    fn write_mapped(&self, offset: u64, from: Mapped<'_>) -> Result<(), Fault> {
-        (self.act)(self.writes.fetch_add(1, Ordering::Relaxed));
-        self.ram.write_mapped(offset, from)
-    }
-
-    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
-        self.ram.update(offset, f)
-    }
-
-    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
-        self.ram.load_be32(offset)
-    }
-
-    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.ram.publish(offset, bytes)
-    }
-}
-
-const LONG: usize = 16 << 20;
-
-/// A pair whose second end has a long region, and the key of the other one's.
-fn long(act: impl Fn(usize) + Send + Sync + 'static) -> (Fabric, End, End, [u32; 2], Arc<Acting>) {
-    let fabric = Fabric::new(0);
-    let (a, b) = pair(&fabric, QpKind::Rc, 0);
-    [&a, &b].into_iter().for_each(|end| end.attr(|attr| attr.mtu = 4096));
-    let add = |end: &End, memory: Arc<dyn Memory>| {
-        on(&end.hca, |device, _| {
-            device.mkeys.add(0, PD, ALL, mkey::Kind::Region { memory, iova: BASE }).unwrap()
-        })
+/// The usual requests, with a receive that takes each.
+fn usual(end: &mut End, key: u32) -> Vec<u16> {
+    let to = remote(BASE + TO, key);
+    let (to, entry) = (to.as_bytes(), end.sge(FROM, 64));
+    let inline = |len: u32| {
+        let mut bytes = [&(len | MLX5_INLINE_SEG).to_be_bytes()[..], &vec![9; len as usize]].concat();
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        bytes
     };
-    let (from, to) = (Ram::new(LONG), Ram::new(LONG));
-    from.set(0, &vec![7; LONG]);
-    let acting = Arc::new(Acting { ram: to, act: Box::new(act), writes: AtomicUsize::new(0) });
-    let keys = [add(&a, from), add(&b, Arc::clone(&acting) as Arc<dyn Memory>)];
-    (fabric, a, b, keys, acting)
-}
-
-/// Writes all of the long region, as one message.
-fn write_long(a: &mut End, [lkey, rkey]: [u32; 2]) -> u8 {
-    a.key = lkey;
-    a.write(0, LONG as u32, BASE, rkey);
-    a.hca.fabric().run();
-    let mut wc = None;
-    while wc.is_none() {
-        wc = a.send_cq.poll();
-        std::thread::yield_now();
-    }
-    wc.unwrap().syndrome
+    let (short, long) = (inline(8), inline(200));
+    vec![
+        end.write_wqe(MLX5_OPCODE_SEND, true, 0, &[entry.as_bytes()]),
+        end.write_wqe(MLX5_OPCODE_SEND, true, 0, &[&short]),
+        end.write_wqe(MLX5_OPCODE_SEND_IMM, true, 1, &[&long]),
+        end.write_wqe(MLX5_OPCODE_SEND_IMM, true, 2, &[]),
+        end.write_wqe(MLX5_OPCODE_RDMA_WRITE_IMM, true, 3, &[to, entry.as_bytes()]),
+        end.write_wqe(MLX5_OPCODE_RDMA_WRITE_IMM, true, 4, &[to]),
+        end.write_wqe(MLX5_OPCODE_RDMA_WRITE, true, 0, &[to, entry.as_bytes()]),
+        end.write_wqe(MLX5_OPCODE_RDMA_WRITE, true, 0, &[to, &long]),
+        end.write_wqe(MLX5_OPCODE_RDMA_READ, true, 0, &[to, entry.as_bytes()]),
+    ]
 }
 
 #[test]
-fn a_long_message_leaves_the_lock_to_others() {
-    let (begun, entered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let before = Arc::new(AtomicUsize::new(0));
-    let (fabric, mut a, _b, keys, acting) = {
-        let (begun, entered, before) = (Arc::clone(&begun), Arc::clone(&entered), Arc::clone(&before));
-        long(move |_| {
-            begun.store(true, Ordering::SeqCst);
-            if !entered.load(Ordering::SeqCst) {
-                before.fetch_add(1, Ordering::SeqCst);
-                // The other thread comes, and waits for the lock.
-                std::thread::sleep(Duration::from_millis(20));
+fn usual_requests_are_executed_without_packets() {
+    for shape in [Shape::TwoDevices, Shape::OneDevice, Shape::OneQueue] {
+        for shares in [false, true] {
+            let fabric = Fabric::new(0);
+            let (mut a, mut b) = shape.ends(&fabric);
+            shape.connect([&mut a, &mut b], 5, 1024);
+            let is_alone = shape == Shape::OneQueue;
+            let srqn = shares.then(|| TestSrq::new(&b.hca, 0, None));
+            let mut srq = srqn;
+            let key = if is_alone { a.key } else { b.key };
+            let end = if is_alone { &mut a } else { &mut b };
+            if let Some(srq) = &srq {
+                end.qp(|_, _, qp| qp.srqn = Some(srq.srqn));
             }
-        })
-    };
-    let other = {
-        let (fabric, begun, entered) = (fabric.clone(), Arc::clone(&begun), Arc::clone(&entered));
-        std::thread::spawn(move || {
-            while !begun.load(Ordering::SeqCst) {
-                std::thread::yield_now();
+            for _ in 0..6 {
+                match &mut srq {
+                    Some(srq) => srq.recv(end.sge(TO, 300), 0xffff),
+                    None => end.recv(TO, 300),
+                }
             }
-            fabric.enter(|_| entered.store(true, Ordering::SeqCst));
-        })
-    };
-    assert_eq!(write_long(&mut a, keys), 0);
-    other.join().unwrap();
-    let (all, before) = (acting.writes.load(Ordering::Relaxed), before.load(Ordering::Relaxed));
-    assert_eq!(acting.ram.get(0, LONG), vec![7; LONG]);
-    assert!(before < all, "{before} of {all} parts were written before the other thread had the lock");
-}
-
-#[test]
-fn what_goes_in_the_middle_of_a_long_message_is_not_accessed() {
-    // The region of the receiver, that of the sender, the receiver's queue, the sender's, and the receiver's link.
-    for case in 0..5 {
-        let begun = Arc::new(AtomicBool::new(false));
-        let gone = Arc::new(AtomicBool::new(false));
-        let late = Arc::new(Mutex::new(0));
-        let (_fabric, mut a, b, keys, acting) = {
-            let (begun, gone, late) = (Arc::clone(&begun), Arc::clone(&gone), Arc::clone(&late));
-            long(move |_| {
-                begun.store(true, Ordering::SeqCst);
-                if !gone.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                *late.lock().unwrap() += usize::from(gone.load(Ordering::SeqCst));
-            })
-        };
-        a.attr(|attr| (attr.timeout, attr.retry_cnt) = (1, 1));
-        a.qp(|_, _, qp| qp.req.retries = 1);
-        let (hcas, qpns) = ([a.hca.clone(), b.hca.clone()], [a.qpn, b.qpn]);
-        let other = {
-            let (begun, gone) = (Arc::clone(&begun), Arc::clone(&gone));
-            std::thread::spawn(move || {
-                while !begun.load(Ordering::SeqCst) {
-                    std::thread::yield_now();
-                }
-                let change = |device: &mut crate::engine::Device, cx: &mut crate::engine::Port<'_>| match case
-                {
-                    0 | 1 => drop(device.mkeys.remove(keys[1 - case])),
-                    2 => device.remove_qp(qpns[1]),
-                    3 => {
-                        device.move_qp(cx, qpns[0], State::Reset);
-                    }
-                    _ => cx.address_mut().unwrap().up = false,
-                };
-                on(&hcas[usize::from(matches!(case, 0 | 2 | 4))], change);
-                gone.store(true, Ordering::SeqCst);
-            })
-        };
-        if case == 3 {
-            // A queue in RESET completes nothing.
-            a.key = keys[0];
-            a.write(0, LONG as u32, BASE, keys[1]);
-        } else {
-            assert_ne!(write_long(&mut a, keys), 0, "case {case}");
+            let posts = usual(&mut a, key);
+            a.ring(*posts.last().unwrap());
+            let end = if is_alone { &mut a } else { &mut b };
+            let received: Vec<_> = core::iter::from_fn(|| end.recv_cq.poll()).collect();
+            assert_eq!(received.iter().map(|wc| wc.bytes).collect::<Vec<_>>(), [64, 8, 200, 0, 64, 0]);
+            assert_eq!(received.iter().map(|wc| wc.imm).collect::<Vec<_>>(), [0, 0, 1, 2, 3, 4]);
+            let sent: Vec<_> = core::iter::from_fn(|| a.send_cq.poll()).collect();
+            assert_eq!(sent.iter().map(|wc| wc.counter).collect::<Vec<_>>(), posts);
+            assert!(sent.iter().all(|wc| wc.syndrome == 0), "{shape:?}: {sent:?}");
+            let hcas = if shape == Shape::TwoDevices { vec![&a.hca, &b.hca] } else { vec![&a.hca] };
+            let packets: u64 = hcas.iter().map(|hca| hca.stat().sent).sum();
+            assert_eq!(fabric.enter(|world| world.net.passed()), packets, "{shape:?}: no packet travels");
         }
-        other.join().unwrap();
-        let all = acting.writes.load(Ordering::Relaxed);
-        assert!(all < LONG / (128 << 10), "case {case}: all parts were written");
-        assert_eq!(*late.lock().unwrap(), 0, "case {case}: written after the change");
     }
 }

@@ -121,6 +121,7 @@ pub(super) struct TestCq {
     ring: Arc<Ram>,
     pub(super) record: Arc<Ram>,
     consumer: u32,
+    armed: u32,
 }
 
 impl TestCq {
@@ -136,7 +137,16 @@ impl TestCq {
         };
         let cqn = device.number().unwrap();
         device.add_cq(cqn, Cq::new(parts).unwrap());
-        Self { cqn, ring, record, consumer: 0 }
+        Self { cqn, ring, record, consumer: 0, armed: 0 }
+    }
+
+    /// Requests an event: for the next completion, or for the next solicited one.
+    pub(super) fn arm(&mut self, hca: &Hca, solicited_only: bool) {
+        let word =
+            (self.armed & 3) << 28 | u32::from(solicited_only) << 24 | self.consumer & 0xff_ffff;
+        self.armed += 1;
+        let value = (u64::from(word) << 32 | u64::from(self.cqn)).to_be_bytes();
+        on(hca, |device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
     }
 
     /// The bytes of the next entry, if it is there.
@@ -274,6 +284,13 @@ impl End {
         }
     }
 
+    /// Moves the QP to RESET. Its rings are empty then.
+    pub(super) fn reset(&mut self) {
+        self.set_state(State::Reset);
+        (self.posted, self.received) = (0, 0);
+        self.record.set(0, &[0; 8]);
+    }
+
     /// Writes a WQE into the ring and updates the doorbell record. Does not ring the doorbell.
     pub(super) fn write_wqe(&mut self, opcode: u8, signaled: bool, imm: u32, segments: &[&[u8]]) -> u16 {
         let ce = if signaled { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
@@ -361,9 +378,19 @@ impl End {
     }
 
     pub(super) fn recv_to(&mut self, sge: DataSeg) {
+        self.recv_list(&[sge]);
+    }
+
+    /// Posts a receive with these entries, at most three.
+    pub(super) fn recv_list(&mut self, list: &[DataSeg]) {
         let end = DataSeg::new(0, MLX5_INVALID_LKEY, 0);
+        self.recv_bytes(&[list.as_bytes(), end.as_bytes()].concat());
+    }
+
+    /// Posts a receive with these bytes.
+    pub(super) fn recv_bytes(&mut self, list: &[u8]) {
         let slot = usize::from(self.received) % RECEIVES as usize;
-        self.rq.set(slot * STRIDE, &[sge.as_bytes(), end.as_bytes()].concat());
+        self.rq.set(slot * STRIDE, list);
         self.received = self.received.wrapping_add(1);
         self.record.set(0, &u32::from(self.received).to_be_bytes());
     }
