@@ -32,11 +32,14 @@ pub(super) const PACKAGES: [&str; 14] = [
 ];
 
 /// Tests that do not run under the emulation, with the reasons.
-const LEFT_OUT: [(&str, &str); 8] = [
+const LEFT_OUT: [(&str, &str); 11] = [
     ("many::domains_regions_and_windows_cost_the_same_among_many", COSTS),
     ("many::handles_of_addresses_and_rules_cost_the_same_among_many", COSTS),
-    ("many::queue_pairs_cost_the_same_among_many", COSTS),
-    ("many::queues_cost_the_same_among_many", COSTS),
+    ("many::completion_queues_cost_the_same_among_many", COSTS),
+    ("many::receive_queues_cost_the_same_among_many", COSTS),
+    ("many::connected_queue_pairs_cost_the_same_among_many", COSTS),
+    ("many::queue_pairs_in_error_cost_the_same_among_many", COSTS),
+    ("many::queue_pairs_of_a_group_cost_the_same_among_many", COSTS),
     ("sync::copy::tests::copies_have_at_least_half_of_the_speed_of_memcpy", COSTS),
     (
         "engine::tests::reliable::an_srq_counts_its_receives_in_16_bits",
