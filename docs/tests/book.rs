@@ -622,6 +622,7 @@ const EXHAUSTIVE: &[(&str, &[&str])] = &[
             "QpEnd",
             "QpInitAttr",
             "QpParents",
+            "MkeyMemory",
             "QpParts",
             "RawAttr",
             "RssQpCreate",

@@ -21,8 +21,8 @@ impl<D: Driver, T: HasMkeys> Wr<'_, AtOnce<'_, D>, T, D> {
     ///
     /// # Errors
     /// [`PostError::InvalidArgument`] for a region that is open, or of another domain; [`PostError::IllegalOpcode`] if the QP was created
-    /// without [`mkeys`](crate::QpBuilder::mkeys), [`PostError::InlineTooLong`] if it has no room for the list; [`PostError::QueueFull`], or
-    /// another error of the queue. The region is returned with the error.
+    /// without [`mkeys`](crate::QpBuilder::mkeys), [`PostError::InlineTooLong`] if it has no room for the list; [`PostError::QueueFull`],
+    /// or another error of the queue. The region is returned with the error.
     pub fn mkey_configure<B: Piece<D>>(self, region: MkeyRegion<B, D>) -> Posted<B, D> {
         self.put_mkey(region, B::LOCAL)
     }

@@ -2,8 +2,8 @@
 //! Indirect keys with the memory of several buffers: one region for work requests of this process, or for a peer.
 //!
 //! A work request gives the key its memory, and its completion gives the region back, open. Then the region is the memory of posts,
-//! as a buffer is, or a peer gets its [`remote_region`](MkeyRegion::remote_region). Its addresses begin at 0. A drop ends the key before the
-//! buffers go back to their pools; a work request ends it, too: [`Wr::mkey_invalidate`](crate::Wr::mkey_invalidate).
+//! as a buffer is, or a peer gets its [`remote_region`](MkeyRegion::remote_region). Its addresses begin at 0. A drop ends the key before
+//! the buffers go back to their pools; a work request ends it, too: [`Wr::mkey_invalidate`](crate::Wr::mkey_invalidate).
 //!
 //! A tensor in three buffers, which a peer reads as one region:
 //! ```
@@ -142,6 +142,7 @@ peer_pieces!(Exposed, Unmapped);
 
 /// A part of a [list](MkeyRegion::list).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Segment {
     /// Which of the buffers.
     pub buf: usize,
@@ -149,8 +150,17 @@ pub struct Segment {
     pub range: Range<usize>,
 }
 
+impl Segment {
+    /// These bytes of a buffer, which is given by its number in the list of buffers.
+    #[must_use]
+    pub const fn new(buf: usize, range: Range<usize>) -> Self {
+        Self { buf, range }
+    }
+}
+
 /// A part of an [interleaved](MkeyRegion::interleaved) layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Strided {
     /// Which of the buffers.
     pub buf: usize,
@@ -160,6 +170,14 @@ pub struct Strided {
     pub bytes: u16,
     /// Bytes between a repetition and the next one.
     pub skip: u16,
+}
+
+impl Strided {
+    /// `bytes` from `offset` on, in the buffer with this number in the list of buffers, and again after `skip` bytes.
+    #[must_use]
+    pub const fn new(buf: usize, offset: usize, bytes: u16, skip: u16) -> Self {
+        Self { buf, offset, bytes, skip }
+    }
 }
 
 /// The memory of a key.
@@ -284,8 +302,8 @@ impl<D: Driver, B: Piece<D>> MkeyRegion<B, D> {
     /// Parts of buffers, one after the other. A buffer can have several parts.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a buffer whose pool is not in the domain of the key, a part outside of its buffer, no bytes, or more parts than
-    /// the key has entries.
+    /// [`Error::Invalid`] for a buffer whose pool is not in the domain of the key, a part outside of its buffer, no bytes, or more parts
+    /// than the key has entries.
     pub fn list(
         key: Mkey<D>,
         bufs: impl Into<Vec<B>>,

@@ -470,16 +470,18 @@ impl<D: Driver> AtOnce<'_, D> {
         write: impl FnOnce(&mut D::SendQueue, Head),
     ) -> Result<(), Rejected<B>> {
         let Self { engine, flight } = self;
+        let note = value.note();
+        let refuse =
+            |value: B, error| Rejected { error: flight.error(error), returned: Some(value.noted(note)) };
         if engine.wr_is_open() {
-            return Err(Rejected { error: flight.error(PostError::SessionOpen), returned: Some(value) });
+            return Err(refuse(value, PostError::SessionOpen));
         }
         let domain = flight.slab.tag();
         // SAFETY: this value borrows the queue (its `&mut`, or its locked guard), so this thread is the only poster; the tag is that of
         // the slab.
         let Some(vacant) = (unsafe { flight.slab.vacant(domain) }) else {
-            return Err(Rejected { error: flight.error(flight.no_slot(domain)), returned: Some(value) });
+            return Err(refuse(value, flight.no_slot(domain)));
         };
-        let note = value.note();
         let number = vacant.fill(Entry { wr_id, held: value.lend() });
         flight.counts.posts();
         engine.wr_start();

@@ -26,6 +26,7 @@ pub enum MkeyLayout<'a> {
 }
 
 /// A part of an interleaved layout (`struct mlx5dv_mr_interleaved`).
+#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MkeyPart {
     /// Address of the first repetition.

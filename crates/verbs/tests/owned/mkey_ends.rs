@@ -61,7 +61,7 @@ fn a_region_that_a_queue_can_not_take_comes_back() {
         (foreign, 2, PostError::InvalidArgument),
     ] {
         connect_self(&qp);
-        let segments = (0..parts).map(|_| Segment { buf: 0, range: 0..4 });
+        let segments = (0..parts).map(|_| Segment::new(0, 0..4));
         let region = MkeyRegion::list(a.pd.create_mkey(48).unwrap(), [a.filled(b"part")], segments).unwrap();
         let rejected = qp.sq().post(1).mkey_configure(region).unwrap_err();
         assert_eq!(rejected.error, error);

@@ -178,7 +178,7 @@ fn parts_of_buffers_are_lists_and_columns() {
     let key = |end: &End| end.pd.create_mkey(ENTRIES as u16).unwrap();
     // Two parts of one buffer, one of another, and an empty one.
     let bufs: Vec<_> = [&b"0123456789"[..], b"abcdef"].map(|text| a.filled(text)).into();
-    let parts = [(0, 8..10), (1, 1..3), (1, 2..2), (0, 0..2)].map(|(buf, range)| Segment { buf, range });
+    let parts = [(0, 8..10), (1, 1..3), (1, 2..2), (0, 0..2)].map(|(buf, range)| Segment::new(buf, range));
     let region = MkeyRegion::list(key(&a), bufs, parts).unwrap();
     let region = configure(&mut a, region);
     b.receives(2);
@@ -187,8 +187,7 @@ fn parts_of_buffers_are_lists_and_columns() {
     let region: MkeyRegion<Buf<Private, Mlx5>, Mlx5> = back(a.next(), WcOpcode::SEND);
     // The same buffers again: two columns of rows of five bytes, with the first bytes of the other.
     let (key_again, bufs) = invalidate(&mut a, region).into_parts().expect("closed");
-    let parts =
-        [Strided { buf: 0, offset: 1, bytes: 2, skip: 3 }, Strided { buf: 1, offset: 0, bytes: 1, skip: 0 }];
+    let parts = [Strided::new(0, 1, 2, 3), Strided::new(1, 0, 1, 0)];
     let region = MkeyRegion::interleaved(key_again, bufs, 2, parts).unwrap();
     assert_eq!(region.len(), 6);
     let region = configure(&mut a, region);
@@ -201,7 +200,7 @@ fn parts_of_buffers_are_lists_and_columns() {
 
     // What is outside of the buffers, or does not fit.
     let list = |parts: &[(usize, core::ops::Range<usize>)]| {
-        let parts = parts.iter().map(|(buf, range)| Segment { buf: *buf, range: range.clone() });
+        let parts = parts.iter().map(|(buf, range)| Segment::new(*buf, range.clone()));
         MkeyRegion::list(key(&a), [a.filled(b"0123456789")], parts).unwrap_err().to_string()
     };
     for parts in [&[(0, 5..11)][..], &[(1, 0..1)], &[], &[(0, 3..3)], &vec![(0, 0..1); 9]] {
@@ -210,17 +209,17 @@ fn parts_of_buffers_are_lists_and_columns() {
     let columns = |repeat, part: Strided| {
         MkeyRegion::interleaved(key(&a), [a.filled(b"0123456789")], repeat, [part]).map(|region| region.len())
     };
-    let part = Strided { buf: 0, offset: 0, bytes: 2, skip: 2 };
+    let part = Strided::new(0, 0, 2, 2);
     assert_eq!(columns(3, part).unwrap(), 6);
     for (repeat, part) in [
         (4, part),
         (u32::MAX, part),
         (0, part),
-        (1, Strided { offset: 9, ..part }),
-        (1, Strided { offset: usize::MAX, ..part }),
-        (1, Strided { bytes: 0, ..part }),
-        (1, Strided { bytes: u16::MAX, skip: 1, ..part }),
-        (1, Strided { buf: 1, ..part }),
+        (1, Strided::new(0, 9, 2, 2)),
+        (1, Strided::new(0, usize::MAX, 2, 2)),
+        (1, Strided::new(0, 0, 0, 2)),
+        (1, Strided::new(0, 0, u16::MAX, 1)),
+        (1, Strided::new(1, 0, 2, 2)),
     ] {
         assert!(columns(repeat, part).is_err(), "{repeat} {part:?}");
     }
