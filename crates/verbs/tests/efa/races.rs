@@ -35,15 +35,15 @@ fn races<D: Driver>(mode: Mode, access: Access, is_send: bool, early: bool) -> V
     b.recv(1, 0..256);
     let sge = [a.mr.sge(0..256).unwrap()];
     let to = b.mr.remote(0).unwrap();
-    let mut sq = a.qp.sq();
+    let sq = a.qp.sq();
     let wr = sq.post_to(1, &to_b, qpn, QKEY).signaled();
-    // SAFETY: the regions live until the completions, and are accessed by copies.
-    unsafe {
-        match (access, is_send) {
-            (Access::Result, _) => wr.read(&sge, to),
-            (_, true) => wr.send(&sge),
-            (_, false) => wr.write_imm(&sge, to, ImmData::new(1)),
-        }
+    match (access, is_send) {
+        // SAFETY: the regions live until the completion, and are accessed by copies.
+        (Access::Result, _) => unsafe { wr.read(&sge, to) },
+        // SAFETY: as above.
+        (_, true) => unsafe { wr.send(&sge) },
+        // SAFETY: as above.
+        (_, false) => unsafe { wr.write_imm(&sge, to, ImmData::new(1)) },
     }
     .unwrap();
     let look = |a: &End<D>, b: &End<D>| match access {
