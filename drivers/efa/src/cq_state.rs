@@ -190,16 +190,20 @@ impl CqState {
         let mut left_out = 0;
         loop {
             let Some(entry) = self.take_entry() else { return Ok(None) };
-            if let Some(wr_id) = self.qps.take(entry[0]) {
-                return Ok(Some(Completion::new(wr_id, entry)));
-            }
-            if let Some(wr_id) = self.unknown(entry[0])? {
-                return Ok(Some(Completion::new(wr_id, entry)));
-            }
-            left_out += 1;
-            if left_out > self.room() {
-                return Ok(None);
-            }
+            let wr_id = match self.qps.take(entry[0]) {
+                Some(wr_id) => wr_id,
+                None => match self.unknown(entry[0])? {
+                    Some(wr_id) => wr_id,
+                    None => {
+                        left_out += 1;
+                        if left_out > self.room() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                },
+            };
+            return Ok(Some(Completion::new(wr_id, entry)));
         }
     }
 

@@ -139,7 +139,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// The limit, for a cursor that is at it. Not a value in two words, into which the usual way would have to pack its fields.
+    /// The limit, for a cursor that is at it. Its fields and not the value, which receives of two entries would have to keep in memory.
     #[cold]
     fn refresh(
         at: u32,
