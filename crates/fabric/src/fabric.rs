@@ -204,12 +204,6 @@ impl<M: Model> Fabric<M> {
         self.alive.shared.enter(f)
     }
 
-    /// As [`enter`](Self::enter), for the doorbell of a device, which takes no memory away: it does not wait for long copies of other
-    /// threads.
-    pub(crate) fn ring<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
-        self.alive.shared.ring(f)
-    }
-
     /// Calls `f` with the state of the fabric. No packets or timers are processed.
     pub fn read<R>(&self, f: impl FnOnce(&World<M>) -> R) -> R {
         self.alive.shared.read(f)

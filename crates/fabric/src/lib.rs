@@ -31,7 +31,6 @@
 //! | [`trace`] | what happens, in words |
 
 mod alive;
-mod aside;
 pub mod backing;
 mod capture;
 mod direct;
@@ -69,7 +68,6 @@ pub mod wire;
 mod world;
 mod world_lock;
 
-pub use aside::Aside;
 pub use capture::Captured;
 pub use direct::Near;
 pub use fabric::Fabric;

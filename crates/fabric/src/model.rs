@@ -5,7 +5,6 @@
 //! clock, the network, and its place in it. What belongs to a device besides (registers, a kernel) is its [`Front`](crate::Front).
 //! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
 
-use crate::aside::Aside;
 use crate::capture::Captured;
 use crate::direct::Near;
 use crate::net::{Address, Net};
@@ -62,11 +61,6 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// ends soon: a queue that has more requests waits again.
     fn exchange(&mut self, port: &mut Port<'_, Self::Packet>, near: &mut Near<'_, Self>) {
         let _ = (port, near);
-    }
-
-    /// A copy that it has left to a thread has ended: whether all bytes are copied. The queue may be destroyed.
-    fn copied(&mut self, port: &mut Port<'_, Self::Packet>, copy: &Aside, is_done: bool) {
-        let _ = (port, copy, is_done);
     }
 
     /// No other packet is due: sends what it has held back while there were packets, such as an acknowledgement of all of them.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
-use crate::aside::Aside;
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin, Place};
 use crate::model::{Packet, PortEvent};
@@ -218,9 +217,6 @@ pub struct Net<P> {
     pub(crate) passed: u64,
     /// The bytes of their data since the lock was last offered to others.
     pub(crate) held: u64,
-    /// Whether a device may leave a copy to the thread that has the lock, and the copy.
-    pub(crate) asides: bool,
-    pub(crate) aside: Option<Aside>,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -317,8 +313,6 @@ impl<P: Packet> Net<P> {
             in_real_time: false,
             passed: 0,
             held: 0,
-            asides: false,
-            aside: None,
         }
     }
 

@@ -76,15 +76,6 @@ impl<M: Model, F> Plugged<M, F> {
         })
     }
 
-    /// As [`enter_device`](Self::enter_device), for a doorbell, which takes no memory away and destroys no object: it does not wait for
-    /// long copies of other threads.
-    pub fn ring_device<R>(&self, f: impl FnOnce(&mut M, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
-        self.fabric.ring(|world| {
-            let (device, mut port) = world.device(self.index)?;
-            Some(f(device, &mut port))
-        })
-    }
-
     /// Calls `f` with the device. No packets or timers are processed.
     pub fn read_device<R>(&self, f: impl FnOnce(&M) -> R) -> R {
         self.read(|device, _| f(device))
@@ -209,16 +200,6 @@ impl<M: Model, F: Front<M>> Plugged<M, F> {
     /// that does not exist or has another front, which no `Plugged` of [`Fabric::plug`] is.
     pub fn enter<R>(&self, f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
         self.fabric.enter(|world| {
-            let (station, mut port) = world.station(self.index)?;
-            let front: &mut dyn Any = &mut *station.front;
-            Some(f(&mut station.device, front.downcast_mut()?, &mut port))
-        })
-    }
-
-    /// As [`enter`](Self::enter), for a doorbell, which takes no memory away and destroys no object: it does not wait for long copies of
-    /// other threads.
-    pub fn ring<R>(&self, f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
-        self.fabric.ring(|world| {
             let (station, mut port) = world.station(self.index)?;
             let front: &mut dyn Any = &mut *station.front;
             Some(f(&mut station.device, front.downcast_mut()?, &mut port))

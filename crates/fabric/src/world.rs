@@ -54,8 +54,6 @@ pub struct World<M: Model> {
     pub(crate) wakes: Option<u64>,
     /// The number of threads that wait for the lock.
     pub(crate) waiting: Arc<AtomicUsize>,
-    /// The number of copies without the lock.
-    pub(crate) copies: usize,
 }
 
 impl<M: Model> fmt::Debug for World<M> {
@@ -80,7 +78,6 @@ impl<M: Model> World<M> {
             stop: false,
             wakes: None,
             waiting: Arc::default(),
-            copies: 0,
         }
     }
 
@@ -193,17 +190,13 @@ impl<M: Model> World<M> {
         }
     }
 
-    /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock, or
-    /// for a copy.
+    /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock.
     fn settle_real(&mut self, end: Option<Instant>) -> bool {
         loop {
             let mut idle = false;
             while !idle && end.is_none_or(|end| Instant::now() < end) {
                 for _ in 0..STEP {
                     idle = !self.deliver_one();
-                    if self.net.aside.is_some() {
-                        return true;
-                    }
                     if idle || self.net.held >= PIECE {
                         break;
                     }
@@ -289,7 +282,7 @@ impl<M: Model> World<M> {
     }
 
     /// Processes what is due, at most for `limit` in real time. Returns whether there is more to do now: on a virtual clock, whether a
-    /// request waits with a limit; in real time, whether it has stopped for a thread that waits for the lock, or for a copy.
+    /// request waits with a limit; in real time, whether it has stopped for a thread that waits for the lock.
     pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
         self.apply_script();
         self.run_script(self.now, false);

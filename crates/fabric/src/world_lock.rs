@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lock of a fabric's world, and the thread that processes due packets and timers.
 
-use crate::aside::{Aside, Running};
 use crate::model::Model;
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -38,9 +37,6 @@ pub(crate) struct WorldLock<M: Model> {
     /// they wake up.
     waiting: Arc<AtomicUsize>,
     wake: Condvar,
-    /// The number of threads that wait until there is no copy without the lock, and what they wait for.
-    alone: AtomicUsize,
-    quiet: Condvar,
     start: Instant,
     pub(crate) deterministic: bool,
 }
@@ -50,15 +46,7 @@ impl<M: Model> WorldLock<M> {
         let mut world = World::new(seed);
         world.net.in_real_time = !deterministic;
         let waiting = Arc::clone(&world.waiting);
-        Self {
-            world: Mutex::new(world),
-            waiting,
-            wake: Condvar::new(),
-            alone: AtomicUsize::new(0),
-            quiet: Condvar::new(),
-            start: Instant::now(),
-            deterministic,
-        }
+        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
     }
 
     /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
@@ -67,31 +55,8 @@ impl<M: Model> WorldLock<M> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.read_clock(&mut world);
-        // It may be left from a thread that panicked.
-        world.net.asides = false;
-        world
-    }
-
-    fn read_clock(&self, world: &mut World<M>) {
         if !self.deterministic {
             world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        }
-    }
-
-    /// As [`lock`](Self::lock), when no thread copies without the lock.
-    fn lock_alone(&self) -> MutexGuard<'_, World<M>> {
-        let mut world = self.lock();
-        if world.copies > 0 {
-            self.alone.fetch_add(1, Ordering::Relaxed);
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            world = self
-                .quiet
-                .wait_while(world, |world| world.copies > 0)
-                .unwrap_or_else(PoisonError::into_inner);
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.alone.fetch_sub(1, Ordering::Relaxed);
-            self.read_clock(&mut world);
         }
         world
     }
@@ -105,51 +70,9 @@ impl<M: Model> WorldLock<M> {
         }
     }
 
-    /// As [`enter`](Self::enter), for a doorbell, which takes no memory away: also while other threads copy without the lock. The devices
-    /// may leave copies to this thread.
-    pub(crate) fn ring<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
-        let mut world = self.lock();
-        let result = f(&mut world);
-        let limit = world.brief.then_some(BRIEF);
-        loop {
-            // A call that waits is not delayed by another copy.
-            world.net.asides = !self.deterministic && !world.brief && self.alone.load(Ordering::Relaxed) == 0;
-            let more = world.settle(self.deterministic, false, limit);
-            world.net.asides = false;
-            if let Some(copy) = world.net.aside.take() {
-                world.copies += 1;
-                let mut running = Running { lock: self, copy, is_done: false };
-                leave(world);
-                running.is_done = running.copy.execute().is_ok();
-                drop(running);
-            } else if more && !self.deterministic {
-                leave(world);
-                self.hand_over();
-            } else {
-                break;
-            }
-            world = self.lock();
-        }
-        self.tell_thread(&mut world);
-        leave(world);
-        result
-    }
-
-    /// A copy without the lock has ended.
-    pub(crate) fn end_copy(&self, copy: &Aside, is_done: bool) {
-        let mut world = self.lock();
-        world.copies -= 1;
-        if let Some((device, mut port)) = world.device(copy.device) {
-            device.copied(&mut port, copy, is_done);
-        }
-        if world.copies == 0 {
-            self.quiet.notify_all();
-        }
-    }
-
-    /// Calls `f` with the world, and then processes due packets and timers. Nothing else happens meanwhile, no copy either.
+    /// Calls `f` with the world, and then processes due packets and timers.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
-        let mut world = self.lock_alone();
+        let mut world = self.lock();
         let result = f(&mut world);
         let limit = world.brief.then_some(BRIEF);
         while world.settle(self.deterministic, false, limit) && !self.deterministic {

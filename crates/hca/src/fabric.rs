@@ -273,12 +273,6 @@ impl Hca {
         self.plugged.enter_device(f).expect("the device is in its world")
     }
 
-    /// As [`with_device`](Self::with_device), for a doorbell.
-    #[cfg(test)]
-    pub(crate) fn ring_device<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> R {
-        self.plugged.ring_device(f).expect("the device is in its world")
-    }
-
     /// The in-process kernel itself.
     #[cfg(test)]
     pub(crate) fn with_kernel<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {

@@ -447,10 +447,7 @@ impl Device {
         if is_wrong {
             return Err(Refusal::Nak(Nak::Invalid));
         }
-        let is_there =
-            |memory: &_, offset| packet.direct.copied.as_ref().is_some_and(|place| place.is(memory, offset));
         if let Some((memory, offset)) = target
-            && !is_there(&memory, offset)
             && self.write(writing.rkey, &memory, offset, data).is_err()
         {
             resp.kept = receiving.map(|r| (r.srqn, r.taken));

@@ -11,7 +11,7 @@ use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
 use uverbs_fabric::ring::{Queue, RingDump};
 use uverbs_fabric::script::{Action, Point, Rule};
-use uverbs_fabric::{Aside, Model, Near, PortEvent, QpStat, Timer, Violations};
+use uverbs_fabric::{Model, Near, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
     const ALL: &'static [Self] = &[
@@ -78,10 +78,6 @@ impl Model for Device {
 
     fn exchange(&mut self, port: &mut Port<'_>, near: &mut Near<'_, Self>) {
         self.exchange_one(port, near);
-    }
-
-    fn copied(&mut self, port: &mut Port<'_>, copy: &Aside, is_done: bool) {
-        self.end_aside(port, copy, is_done);
     }
 
     fn idle(&mut self, port: &mut Port<'_>) {

@@ -83,7 +83,7 @@ impl Device {
     }
 
     /// Whether a QP of this device executes all packets of a part of a message, one after the other.
-    pub(super) fn takes(&self, part: &Part<'_>) -> bool {
+    fn takes(&self, part: &Part<'_>) -> bool {
         let qp = self.qps.get(&part.dest_qpn).filter(|qp| qp.kind == QpKind::Rc && qp.state.receives());
         let Some(qp) = qp.filter(|qp| qp.resp.expected == part.psn && qp.resp.kept.is_none()) else {
             return false;
@@ -222,7 +222,7 @@ impl Device {
             return false;
         };
         let source = Some(Source::new(memory, offset, len as usize));
-        let direct = Direct { more: count as u32 - 1, source, ..Direct::default() };
+        let direct = Direct { more: count as u32 - 1, source, takes_answer: false };
         self.answer = Some(Box::new(Packet { direct, ..answer() }));
         true
     }

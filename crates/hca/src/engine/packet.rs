@@ -128,8 +128,6 @@ pub(crate) struct Direct {
     pub(crate) source: Option<Source>,
     /// Whether the sender takes an answer with data from the receiver itself.
     pub(crate) takes_answer: bool,
-    /// Where its data are already.
-    pub(super) copied: Option<super::aside::Place>,
 }
 
 /// Data in mapped memory.
@@ -143,16 +141,6 @@ pub(crate) struct Source {
 impl Source {
     pub(super) fn new(memory: &Arc<dyn Memory>, offset: u64, len: usize) -> Self {
         Self { memory: Arc::clone(memory), offset, len }
-    }
-
-    /// Where they begin.
-    pub(super) fn place(&self) -> (Arc<dyn Memory>, u64) {
-        (Arc::clone(&self.memory), self.offset)
-    }
-
-    /// Whether they begin at this place.
-    pub(super) fn is(&self, place: &super::aside::Place) -> bool {
-        place.is(&self.memory, self.offset)
     }
 
     /// The bytes; `None` if they are not mapped.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: their parts, their states, flushing.
 
-use super::aside::Progress;
 pub(crate) use super::attr::Route;
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
@@ -92,8 +91,6 @@ pub struct Qp {
     pub(crate) fetched: u32,
     /// Whether a send has failed since the last reset.
     pub(crate) send_failed: bool,
-    /// The copy of data of its requests without the lock.
-    pub(super) aside: Progress,
     /// Whether it is in the list of queues that wait for an exchange.
     pub(super) is_ready: bool,
     /// Whether the first error of a signature moves it to SQD, with an event (`drain_sigerr`).
@@ -133,7 +130,6 @@ impl Qp {
             uses: Uses::default(),
             fetched: 0,
             send_failed: false,
-            aside: Progress::None,
             is_ready: false,
             drain_sigerr: false,
         }
@@ -181,7 +177,7 @@ impl Device {
                 (qp.established, qp.last_wqe, qp.send_failed) = (false, false, false);
                 qp.drain_sigerr = false;
                 qp.streams.iter_mut().for_each(Streams::forget);
-                (qp.fetched, qp.aside) = (0, Progress::None);
+                qp.fetched = 0;
                 if let Some(sq) = &mut qp.sq {
                     (sq.next, sq.posted) = (0, 0);
                 }

@@ -66,10 +66,6 @@ impl Device {
         qp: &mut Qp,
         mut near: Option<&mut Near<'_, Self>>,
     ) {
-        if qp.aside.is_running() {
-            // It goes on after the copy.
-            return;
-        }
         let (before, mut pauses) = (self.updated, false);
         let (una, mut left) = (qp.req.una, TURN);
         let is_outside = outside(cx).is_some();
@@ -107,11 +103,7 @@ impl Device {
         self.complete_answered(cx, qp);
         self.watch(cx, qp);
         // Nothing is on its way that would let it go on.
-        if near.is_some()
-            && !qp.aside.is_running()
-            && (left == 0 || qp.req.una != una && qp.req.una == qp.req.send)
-            && qp.has_more()
-        {
+        if near.is_some() && (left == 0 || qp.req.una != una && qp.req.una == qp.req.send) && qp.has_more() {
             self.make_ready(qp);
         }
         if pauses {
@@ -285,16 +277,6 @@ impl Device {
             // The packet with immediate data needs a receive, those before it do not.
             let has_imm = matches!(sent.request.op, Op::Write { imm: Some(_), .. });
             let most = most - u32::from(has_imm && at + most == count && most > 1);
-            if most > 1 && !probes && matches!(sent.request.op, Op::Write { .. }) && cx.net.may_copy_aside() {
-                let bytes = Self::bytes_aside(psn, ACK_EVERY, (mtu, len - offset));
-                let part = Part { dest_qpn, psn, op: &sent.request.op, is_first, bytes };
-                let source = |bytes| self.source(user, &sent.request.data, offset, bytes);
-                let names = (user.qpn, sent.number, offset);
-                if let Some(progress) = self.copy_aside(cx, near, to, names, (&part, source), &qp.aside) {
-                    qp.aside = progress;
-                    return false;
-                }
-            }
             if most > 1 && !probes {
                 let bytes = (len - offset).min(u64::from(most) * mtu);
                 let part = Part { dest_qpn, psn, op: &sent.request.op, is_first, bytes };
@@ -308,9 +290,6 @@ impl Device {
             // A short copy through a buffer costs less than the reference to memory.
             if packets == 1 && here > SHORT {
                 direct.source = self.source(user, &sent.request.data, offset, here);
-            }
-            if let Some(source) = &direct.source {
-                direct.copied = qp.aside.copied(sent.number, offset, source, here);
             }
         }
         let is_last = at + packets == count;

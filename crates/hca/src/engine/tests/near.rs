@@ -372,7 +372,7 @@ fn compare(seed: u64, one: &Run, other: &Run) {
 #[test]
 fn what_is_executed_at_once_has_the_effects_of_packets() {
     let (mut passed, mut fails, mut words) = (0, 0, BTreeMap::new());
-    for seed in 0..100 {
+    for seed in 0..150 {
         let (packets, at_once) = (run(seed, Travels::Always), run(seed, Travels::Never));
         assert_eq!(packets.passed, 0, "seed {seed}: with a tap, packets travel");
         compare(seed, &packets, &at_once);
