@@ -9,7 +9,9 @@ use uverbs::attr::{AccessFlags, Mtu, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::{Mlx5, Remote, Sge};
 use uverbs::provider::{Completion as _, WireRemote as _, WireSge as _};
 use uverbs::raw::{Batch, Cq, Qp, Srq};
-use uverbs::{ConnectAttr, Context, Exclusive, Exposed, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared};
+use uverbs::{
+    ConnectAttr, Context, Exclusive, Exposed, ImmData, MemoryRegion, PageBuf, ProtectionDomain, Rc, Shared,
+};
 use uverbs_bench::{Rows, measured, ok};
 use uverbs_hca::{Fabric, Hca};
 
