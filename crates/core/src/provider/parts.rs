@@ -42,7 +42,7 @@ impl<D: Driver> SrqCreate<'_, D> {
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    /// [`Error::Invalid`] as above.
     pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
         same_context(
             "create_srq",
@@ -97,7 +97,7 @@ impl<D: Driver> QpCreate<'_, D> {
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    /// [`Error::Invalid`] as above.
     pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
         same_context(
             "create_qp",
@@ -115,7 +115,7 @@ impl<D: Driver> QpCreate<'_, D> {
     /// Refuses work requests that change indirect keys, of which the device has none.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::error::Error::Unsupported) as above.
+    /// [`Error::Unsupported`] as above.
     pub fn without_mkeys(&self) -> Result<()> {
         match self.attr.max_mkey_entries {
             0 => Ok(()),
@@ -165,7 +165,7 @@ impl<D: Driver> WqCreate<'_, D> {
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    /// [`Error::Invalid`] as above.
     pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
         same_context(
             "create_wq",
@@ -203,7 +203,7 @@ impl RssQpCreate<'_> {
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    /// [`Error::Invalid`] as above.
     pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
         same_context(
             "create_qp",
@@ -234,7 +234,7 @@ impl<D: Driver> DctCreate<'_, D> {
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) as above.
+    /// [`Error::Invalid`] as above.
     pub fn check(&self, kernel: &Arc<dyn Kernel>) -> Result<()> {
         same_context(
             "create_qp",

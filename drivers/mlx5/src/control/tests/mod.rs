@@ -474,7 +474,7 @@ fn streams_of_a_dc_initiator_are_within_the_devices_limits() {
         let create = QpCreate {
             pd: Some(&stage.pd),
             send_cq: cq,
-            recv_cq: if qp_type == QpType::Rc { cq } else { None },
+            recv_cq: cq,
             srq: None,
             xrcd: None,
             attr: &attr,
