@@ -2,10 +2,10 @@
 //! A long message leaves the lock to other threads, and what goes in the middle of it is not accessed.
 
 use super::rig::{ALL, BASE, End, PD, Ram, on, pair};
+use crate::Fabric;
 use crate::engine::mkey;
 use crate::engine::qp::{QpKind, State};
 use crate::memory::{Fault, Memory};
-use crate::Fabric;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};

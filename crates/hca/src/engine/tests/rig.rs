@@ -142,8 +142,7 @@ impl TestCq {
 
     /// Requests an event: for the next completion, or for the next solicited one.
     pub(super) fn arm(&mut self, hca: &Hca, solicited_only: bool) {
-        let word =
-            (self.armed & 3) << 28 | u32::from(solicited_only) << 24 | self.consumer & 0xff_ffff;
+        let word = (self.armed & 3) << 28 | u32::from(solicited_only) << 24 | self.consumer & 0xff_ffff;
         self.armed += 1;
         let value = (u64::from(word) << 32 | u64::from(self.cqn)).to_be_bytes();
         on(hca, |device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
