@@ -384,21 +384,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_REMOTE,
     },
     Exception {
-        what: "EFA: srd and efa_ud send, send_imm, send sge2, x32",
-        face: Face::Typed,
-        names: &[
-            "post_send srd send",
-            "post_send srd send_imm",
-            "post_send srd send sge2",
-            "post_send efa_ud send",
-            "post_send efa_ud send_imm",
-            "post_send efa_ud send sge2",
-        ],
-        batches: LIST,
-        share: 0.53,
-        reason: EFA_LOCK,
-    },
-    Exception {
         what: "EFA: poll empty, poll receives, poll sends, x1",
         face: Face::Abi,
         names: &["efa poll empty", "efa poll receives", "efa poll sends"],
