@@ -10,7 +10,7 @@ use crate::world::World;
 /// A timer waits so much longer than its time, ns, for packets and datagrams that are there and were not delivered: one of them may be the
 /// answer. The program, or the thread that reads them, was not scheduled in time.
 const LATE: u64 = 1_000_000_000;
-/// Until the next look at a timer that waits for datagrams which the socket of its port has, ns.
+/// Until the next check of a timer that waits for datagrams which the socket of its port has, ns.
 const BEHIND: u64 = 1_000_000;
 /// A timer whose answer a mode of order keeps back is set again for this time, ns.
 const LATER: u64 = 10_000_000;
@@ -40,9 +40,9 @@ impl Timer {
     }
 }
 
-/// When a timer is looked at.
+/// The state of the fabric in which a due timer is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Check {
     /// On a virtual clock.
     Virtual,
     /// In real time, while no packet is due.
@@ -56,10 +56,10 @@ pub(crate) enum Look {
 enum Due {
     /// It fires.
     Fires,
-    /// It is looked at again at this time. Its own time stays.
-    LooksAgain(u64),
-    /// It gets this time instead of its own one.
-    WaitsUntil(u64),
+    /// It is checked again at this time. Its deadline stays.
+    CheckAgain(u64),
+    /// This time becomes its deadline.
+    Postponed(u64),
 }
 
 impl<M: Model> World<M> {
@@ -67,28 +67,28 @@ impl<M: Model> World<M> {
     /// - among the packets that are due: at most for [`LATE`],
     /// - in a mode of order, among what it keeps back, or what it may keep back in the process of the peer,
     /// - in the socket of the port: at most for [`LATE`].
-    fn timer_may_fire(&self, index: usize, qpn: u32, deadline: u64, postponed: u32, look: Look) -> Due {
+    fn timer_may_fire(&self, index: usize, qpn: u32, deadline: u64, postponed: u32, check: Check) -> Due {
         let waits = deadline.saturating_add(LATE) > self.now;
-        if look == Look::Busy && waits {
+        if check == Check::Busy && waits {
             // It stays due.
-            return Due::LooksAgain(deadline);
+            return Due::CheckAgain(deadline);
         }
         let is_here = |port: &Address| matches!(port.location, PortLocation::Here | PortLocation::Gone);
-        if look != Look::Virtual
+        if check != Check::Virtual
             && let Some(order) = &self.net.order
             && (order.delays_answer(index, qpn)
                 || postponed < MOST_POSTPONED && !self.net.ports.iter().all(is_here))
         {
-            return Due::WaitsUntil(self.now.saturating_add(LATER));
+            return Due::Postponed(self.now.saturating_add(LATER));
         }
         if waits && self.outside.of(index).is_some_and(udp::Link::is_behind) {
-            return Due::LooksAgain(self.now.saturating_add(BEHIND));
+            return Due::CheckAgain(self.now.saturating_add(BEHIND));
         }
         Due::Fires
     }
 
     /// Runs the timer of a queue, if it is due and may fire. `entry` is its entry in the network.
-    pub(crate) fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32, look: Look) {
+    pub(crate) fn fire(&mut self, entry: TimerEntry, index: usize, queue: u32, check: Check) {
         let Some((device, mut port)) = self.device(index) else { return };
         let qpn = device.queue_pair(queue);
         let Some((timer, wait)) = device.timer(queue).filter(|(timer, _)| timer.queued == Some(entry)) else {
@@ -103,7 +103,7 @@ impl<M: Model> World<M> {
         }
         let postponed = timer.postponed;
         let due = match wait {
-            Wait::Answer => self.timer_may_fire(index, qpn, deadline, postponed, look),
+            Wait::Answer => self.timer_may_fire(index, qpn, deadline, postponed, check),
             _ => Due::Fires,
         };
         let Some((device, mut port)) = self.device(index) else { return };
@@ -113,8 +113,8 @@ impl<M: Model> World<M> {
                 timer.deadline = None;
                 device.timeout(&mut port, queue);
             }
-            Due::LooksAgain(at) => timer.queued = Some(port.net.wake(at, index, queue)),
-            Due::WaitsUntil(at) => {
+            Due::CheckAgain(at) => timer.queued = Some(port.net.wake(at, index, queue)),
+            Due::Postponed(at) => {
                 timer.arm(&mut port, queue, at);
                 timer.postponed = postponed + 1;
             }
@@ -138,7 +138,7 @@ mod tests {
     use crate::testing::{Device, Frame};
 
     /// What becomes of the timer of queue 0 of a device at the time `now`, which has expired at 1 s. In the mode a packet of the queue is held.
-    fn due(mode: Mode, now: u64, postponed: u32, look: Look) -> Due {
+    fn due(mode: Mode, now: u64, postponed: u32, check: Check) -> Due {
         let fabric: Fabric<Device> = Fabric::deterministic(0);
         let _a = fabric.device("a");
         fabric.order(Setting { mode, seed: Some(0) });
@@ -150,7 +150,7 @@ mod tests {
             }
             world.now = now;
             // What other calls of the fabric would make of it.
-            let due = world.timer_may_fire(0, 0, LATE, postponed, look);
+            let due = world.timer_may_fire(0, 0, LATE, postponed, check);
             world.take_all_steps();
             due
         })
@@ -159,17 +159,17 @@ mod tests {
     #[test]
     fn a_timer_waits_for_what_is_there_or_kept_back_and_not_for_ever() {
         let (soon, late) = (LATE + 5, 2 * LATE);
-        let ordered = |now, look| due(Mode::Ordered, now, 0, look);
-        assert_eq!(ordered(soon, Look::Virtual), Due::Fires);
-        assert_eq!(ordered(soon, Look::Idle), Due::Fires);
-        assert_eq!(ordered(soon, Look::Busy), Due::LooksAgain(LATE));
-        assert_eq!(ordered(late, Look::Busy), Due::Fires);
+        let ordered = |now, check| due(Mode::Ordered, now, 0, check);
+        assert_eq!(ordered(soon, Check::Virtual), Due::Fires);
+        assert_eq!(ordered(soon, Check::Idle), Due::Fires);
+        assert_eq!(ordered(soon, Check::Busy), Due::CheckAgain(LATE));
+        assert_eq!(ordered(late, Check::Busy), Due::Fires);
         for postponed in [0, MOST_POSTPONED] {
-            let model = |now, look| due(Mode::Model, now, postponed, look);
-            assert_eq!(model(soon, Look::Virtual), Due::Fires);
-            assert_eq!(model(soon, Look::Idle), Due::WaitsUntil(soon + LATER));
-            assert_eq!(model(soon, Look::Busy), Due::LooksAgain(LATE));
-            assert_eq!(model(late, Look::Busy), Due::WaitsUntil(late + LATER));
+            let model = |now, check| due(Mode::Model, now, postponed, check);
+            assert_eq!(model(soon, Check::Virtual), Due::Fires);
+            assert_eq!(model(soon, Check::Idle), Due::Postponed(soon + LATER));
+            assert_eq!(model(soon, Check::Busy), Due::CheckAgain(LATE));
+            assert_eq!(model(late, Check::Busy), Due::Postponed(late + LATER));
         }
     }
 
@@ -183,17 +183,17 @@ mod tests {
             device.timer.arm(&mut port, 0, 200);
             let (entry, index, queue) = world.net.pop_timer(150).unwrap();
             world.now = 150;
-            world.fire(entry, index, queue, Look::Virtual);
+            world.fire(entry, index, queue, Check::Virtual);
             // It was too early, and is set for its time.
             assert_eq!(world.net.next_timer(), Some(200));
-            world.fire(entry, index, queue, Look::Virtual);
+            world.fire(entry, index, queue, Check::Virtual);
             let (entry, ..) = world.net.pop_timer(200).unwrap();
             world.now = 200;
-            world.fire(entry, index, queue, Look::Busy);
+            world.fire(entry, index, queue, Check::Busy);
             // Packets are due: it stays due.
             assert_eq!(world.net.next_timer(), Some(200));
             let (entry, ..) = world.net.pop_timer(200).unwrap();
-            world.fire(entry, index, queue, Look::Idle);
+            world.fire(entry, index, queue, Check::Idle);
             assert_eq!(world.read(0).unwrap().expired, [200]);
             assert_eq!(world.net.next_timer(), None);
         });

@@ -7,7 +7,7 @@ use crate::model::{Hosts, Model, Outgoing, Packet, Wait};
 use crate::net::{Address, Net, PortLocation};
 use crate::peers::Peers;
 use crate::port::Port;
-use crate::timer::Look;
+use crate::timer::Check;
 use crate::udp;
 use crate::wire::Message;
 use crate::world_lock::ROUND;
@@ -215,7 +215,7 @@ impl<M: Model> World<M> {
                 return false;
             }
             match self.net.pop_timer(self.now) {
-                Some((entry, index, queue)) => self.fire(entry, index, queue, Look::Idle),
+                Some((entry, index, queue)) => self.fire(entry, index, queue, Check::Idle),
                 None if self.net.next_packet().is_none_or(|at| at > self.now) => return false,
                 None => {}
             }
@@ -226,7 +226,7 @@ impl<M: Model> World<M> {
     fn fire_early(&mut self) {
         let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
         for (entry, index, queue) in due {
-            self.fire(entry, index, queue, Look::Busy);
+            self.fire(entry, index, queue, Check::Busy);
         }
     }
 
@@ -256,7 +256,7 @@ impl<M: Model> World<M> {
             };
             if deadline > at {
                 // It was queued too early, and is queued again for its time.
-                self.fire(entry, index, queue, Look::Virtual);
+                self.fire(entry, index, queue, Check::Virtual);
                 continue;
             }
             let looks = all_timers || matches!(wait, Wait::Receiver { .. });
@@ -266,7 +266,7 @@ impl<M: Model> World<M> {
                 continue;
             }
             self.now = self.now.max(at);
-            self.fire(entry, index, queue, Look::Virtual);
+            self.fire(entry, index, queue, Check::Virtual);
             self.deliver_packets(u64::MAX, true);
             self.take_all_steps();
         }
@@ -322,7 +322,7 @@ impl<M: Model> World<M> {
             }
             let Some((entry, index, queue)) = self.net.pop_timer(until) else { break };
             self.now = self.now.max(entry.0);
-            self.fire(entry, index, queue, Look::Virtual);
+            self.fire(entry, index, queue, Check::Virtual);
         }
         self.now = self.now.max(until);
         self.tidy(usize::MAX);
@@ -332,7 +332,7 @@ impl<M: Model> World<M> {
     pub(crate) fn run_next_timer(&mut self) -> bool {
         let Some((entry, index, queue)) = self.net.pop_timer(u64::MAX) else { return false };
         self.now = self.now.max(entry.0);
-        self.fire(entry, index, queue, Look::Virtual);
+        self.fire(entry, index, queue, Check::Virtual);
         true
     }
 
