@@ -168,13 +168,9 @@ impl Walk {
             pd: self.pd.as_ref(),
             send_cq: Some(cq),
             recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            attr: &attr,
-            td: None,
             exclusive: true,
-            data_in_completions: false,
             user_handle: 1,
+            ..QpCreate::new(&attr)
         };
         let options =
             QpOptions { unsolicited_write_recv: flags & 1 != 0, inline_write: flags & 2 != 0, sl: *sl as u8 };

@@ -109,13 +109,8 @@ pub(super) fn run(case: &Case, typed: bool) -> Result<BTreeSet<&'static str>> {
         pd: Some(&pd),
         send_cq: Some(&made.cq),
         recv_cq: Some(&made.cq),
-        srq: None,
-        xrcd: None,
-        attr: &attr,
-        td: None,
         exclusive: true,
-        data_in_completions: false,
-        user_handle: 0,
+        ..QpCreate::new(&attr)
     };
     let queues = match efa.new_qp(&create, options) {
         Err(_) if qp.ret != 0 => return Ok(BTreeSet::new()),

@@ -93,7 +93,24 @@ pub struct QpCreate<'a, D: Driver> {
     pub user_handle: u64,
 }
 
-impl<D: Driver> QpCreate<'_, D> {
+impl<'a, D: Driver> QpCreate<'a, D> {
+    /// A QP with these attributes, so far without objects: its send queue has the posts of several threads, and completions have no data.
+    #[must_use]
+    pub const fn new(attr: &'a QpInitAttr) -> Self {
+        Self {
+            pd: None,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: None,
+            attr,
+            td: None,
+            exclusive: false,
+            data_in_completions: false,
+            user_handle: 0,
+        }
+    }
+
     /// Refuses objects of another context than that of `kernel`.
     ///
     /// # Errors

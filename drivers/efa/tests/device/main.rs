@@ -100,18 +100,8 @@ impl End {
             }
         }
         let cq = Some(&cq.cq);
-        let create = QpCreate {
-            pd: Some(pd),
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            attr: &attr,
-            td: None,
-            exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
-        };
+        let create =
+            QpCreate { pd: Some(pd), send_cq: cq, recv_cq: cq, exclusive: true, ..QpCreate::new(&attr) };
         // SAFETY: all objects are of one context.
         unsafe { efa.create_qp(&create) }.unwrap()
     }

@@ -161,13 +161,8 @@ impl Side {
             pd: Some(&self.pd),
             send_cq: Some(cq),
             recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            attr: &attr,
-            td: None,
             exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
+            ..QpCreate::new(&attr)
         };
         // SAFETY: all objects are of one context.
         let parts = unsafe { self.efa.create_qp(&create) }.unwrap();

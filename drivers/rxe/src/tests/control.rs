@@ -258,13 +258,8 @@ impl Stage {
             pd: Some(&self.pd),
             send_cq: cq,
             recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            attr,
-            td: None,
             exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
+            ..QpCreate::new(attr)
         }))
     }
 }

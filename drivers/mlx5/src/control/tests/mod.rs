@@ -78,13 +78,10 @@ impl Stage {
             pd: Some(&self.pd),
             send_cq: cq,
             recv_cq: if attr.qp_type.has_recv_queue() { cq } else { None },
-            srq: None,
-            xrcd: None,
-            attr,
             td,
             exclusive,
             data_in_completions: true,
-            user_handle: 0,
+            ..QpCreate::new(attr)
         }))
     }
 
@@ -475,13 +472,8 @@ fn streams_of_a_dc_initiator_are_within_the_devices_limits() {
             pd: Some(&stage.pd),
             send_cq: cq,
             recv_cq: cq,
-            srq: None,
-            xrcd: None,
-            attr: &attr,
-            td: None,
             exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
+            ..QpCreate::new(&attr)
         };
         played!(stage.mlx5.create_qp_with(&create, &options)).map(drop)
     };
