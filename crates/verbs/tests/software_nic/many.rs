@@ -6,6 +6,7 @@
 
 use crate::CAP;
 use nix::time::{ClockId, clock_gettime};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::attr::{
     AccessFlags, AhAttr, FlowAttr, Gid, GlobalRoute, MwType, QpState, SrqAttr, SrqInitAttr, WqInitAttr,
 };
@@ -71,15 +72,19 @@ fn compare<T>(name: &str, make: impl Fn(usize) -> T, using: impl Fn(&T)) {
     assert!(each <= few * FACTOR, "{name}: {each} ns each for the destruction of all, {few} ns among {FEW}");
 }
 
-fn nic() -> (Context<Mlx5>, ProtectionDomain<Mlx5>) {
+/// A software NIC for one test at a time. Each `membarrier` and `munmap` interrupts the other threads of this process that run at
+/// the moment, which under virtualisation costs more than all else: two of these tests at once take longer than one after the other.
+fn nic() -> (MutexGuard<'static, ()>, Context<Mlx5>, ProtectionDomain<Mlx5>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let context = Context::from_kernel(Hca::new().open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    (context, pd)
+    (alone, context, pd)
 }
 
 #[test]
 fn domains_regions_and_windows_cost_the_same_among_many() {
-    let (context, pd) = nic();
+    let (_alone, context, pd) = nic();
     compare("pd", |_| context.alloc_pd().unwrap(), |_| ());
     let rights = AccessFlags::LOCAL_WRITE;
     compare(
@@ -96,7 +101,7 @@ fn domains_regions_and_windows_cost_the_same_among_many() {
 
 #[test]
 fn handles_of_addresses_and_rules_cost_the_same_among_many() {
-    let (context, pd) = nic();
+    let (_alone, context, pd) = nic();
     let dgid = context.query_gid(1, 3).unwrap();
     let route = GlobalRoute::new(dgid).sgid_index(3);
     let attr = AhAttr::new(1).grh(Some(route));
@@ -109,7 +114,7 @@ fn handles_of_addresses_and_rules_cost_the_same_among_many() {
 
 #[test]
 fn completion_queues_cost_the_same_among_many() {
-    let (context, _pd) = nic();
+    let (_alone, context, _pd) = nic();
     compare("cq", |_| context.create_cq(1, None).unwrap(), |cq| cq.req_notify(false).unwrap());
     let channel = context.create_comp_channel().unwrap();
     compare("cq with a channel", |_| context.create_cq(1, Some(&channel)).unwrap(), |_| ());
@@ -117,7 +122,7 @@ fn completion_queues_cost_the_same_among_many() {
 
 #[test]
 fn receive_queues_cost_the_same_among_many() {
-    let (context, pd) = nic();
+    let (_alone, context, pd) = nic();
     let attr = SrqInitAttr::new(SrqAttr::new(1));
     let srq = |_| -> Srq<Exclusive, Mlx5> { pd.create_srq(&attr).unwrap() };
     compare("srq", srq, |srq| {
@@ -131,7 +136,7 @@ fn receive_queues_cost_the_same_among_many() {
 /// Compares queue pairs of a transport.
 macro_rules! pairs {
     ($transport:ty, $name:literal, $using:expr) => {{
-        let (context, pd) = nic();
+        let (_alone, context, pd) = nic();
         let cq = context.create_cq(4, None).unwrap();
         let using: fn(&Qp<$transport, Exclusive, Mlx5>) = $using;
         compare($name, |_| pd.raw_qp::<$transport>().cq(&cq).cap(CAP).create().unwrap(), using);
