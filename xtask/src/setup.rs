@@ -3,6 +3,7 @@
 //! builds the tools that the checks run.
 
 use crate::rust::Emulator;
+use crate::tools::Tool;
 use crate::{run, rust, tools, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -54,8 +55,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     for (name, purpose) in &missing {
         eprintln!("setup: {name} is missing: {purpose}");
     }
-    let other: &[_] = if args.mutants { &tools::OTHER } else { &[] };
-    let unbuilt: Vec<_> = tools::GATE.iter().chain(other).filter(|tool| !tool.installed()).collect();
+    let other: &[&Tool] = if args.mutants { &tools::OTHER } else { &[] };
+    let unbuilt: Vec<_> =
+        tools::GATE.into_iter().chain(other.iter().copied()).filter(|tool| !tool.installed()).collect();
     for tool in &unbuilt {
         eprintln!("setup: {} is missing: {}", tool.name, tool.purpose);
     }
@@ -68,7 +70,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     }
     // The tools need none of the packages, which are downloaded meanwhile.
     thread::scope(|scope| {
-        let building = scope.spawn(|| unbuilt.iter().try_for_each(|tool| tool.install()));
+        let building = scope.spawn(|| Tool::install_all(&unbuilt));
         if !missing.is_empty() {
             install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
         }

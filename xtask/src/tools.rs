@@ -5,7 +5,9 @@
 //! `target/tools`, not in the user's `~/.cargo`, which may have other versions. To change a version, change it here.
 
 use crate::{cargo, repo_root, run};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -61,13 +63,24 @@ impl Tool {
         run::output(list.arg(root())).is_ok_and(|text| listed(&text, self.name, self.version))
     }
 
-    /// Builds and installs it. Replaces another version.
-    pub(crate) fn install(&self) -> Result<()> {
+    /// Builds and installs tools, and replaces other versions. They are built in one folder, because they share many packages.
+    pub(crate) fn install_all(tools: &[&Self]) -> Result<()> {
+        let installed = tools.iter().try_for_each(|tool| tool.install());
+        match fs::remove_dir_all(build()) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                installed.and(Err(e).context("cannot remove the build of the tools"))
+            }
+            _ => installed,
+        }
+    }
+
+    /// Builds and installs it.
+    fn install(&self) -> Result<()> {
         eprintln!("setup: building {} {}", self.name, self.version);
         let mut cmd = cargo::cargo(&["install", "--quiet", "--locked", "--force", "--version"]);
         cmd.arg(format!("={}", self.version)).args(self.features).arg("--root").arg(root()).arg(self.name);
-        // The user's flags are for this project. Cargo builds in a temporary folder, which would otherwise stay.
-        cmd.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        // The user's flags are for this project.
+        cmd.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_TARGET_DIR", build());
         // Building an optimised tool takes longer than running it without optimisation.
         for (key, value) in [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")]
         {
@@ -92,6 +105,11 @@ impl Tool {
 /// The folder of `cargo install`.
 fn root() -> PathBuf {
     repo_root().join("target/tools")
+}
+
+/// Where they are built.
+fn build() -> PathBuf {
+    root().join("build")
 }
 
 /// Whether the output of `cargo install --list` has a package in a version.
