@@ -182,7 +182,7 @@ impl Cqe64 {
         self.op_own & 2 != 0
     }
 
-    /// Format: 0 plain, 1 and 2 scattered data, 3 compressed.
+    /// Format: 0 plain, 1 and 2 scattered data, 3 the title of compressed entries ([`mini`](crate::mini)).
     #[inline]
     pub const fn format(&self) -> u8 {
         self.op_own >> 2 & 3

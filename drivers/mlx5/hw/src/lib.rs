@@ -13,12 +13,14 @@
 //! |--------------|---------------------------------------------------------|
 //! | [`wqe`]      | segments of send and receive work queue elements        |
 //! | [`cqe`]      | completion queue entries                                |
+//! | [`mini`]     | compressed completion queue entries                     |
 //! | [`doorbell`] | doorbell records, the registers of a UAR page           |
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod cqe;
 pub mod doorbell;
+pub mod mini;
 pub mod wqe;
 
 pub use uverbs_uapi::be::{Be16, Be32, Be64};
@@ -29,5 +31,6 @@ use uverbs_uapi::layout;
 pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "cqe.rs", structs: cqe::STRUCTS, consts: cqe::CONSTS },
     layout::Module { path: "doorbell.rs", structs: doorbell::STRUCTS, consts: doorbell::CONSTS },
+    layout::Module { path: "mini.rs", structs: mini::STRUCTS, consts: mini::CONSTS },
     layout::Module { path: "wqe.rs", structs: wqe::STRUCTS, consts: wqe::CONSTS },
 ];
