@@ -31,7 +31,7 @@ const FILES: [&str; 9] = [
     "drivers/mlx5/hw/src/{wqe,cqe,doorbell}.rs",
     "drivers/mlx5/src/wqe/*.rs",
     "drivers/mlx5/src/sq/{encoder,cursor,list,producer}.rs",
-    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,cached}.rs",
+    "drivers/mlx5/src/cq/{parse,cqe,cursor,ring,scatter,entry,cached,compressed}.rs",
     "drivers/mlx5/src/memory/index.rs",
     "drivers/mlx5/src/rq/{producer,srq_producer}.rs",
     "drivers/mlx5/src/shared/user_index.rs",

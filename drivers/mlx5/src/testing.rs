@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues in ordinary memory whose device is simulated by the caller: for tests, fuzz targets and benchmarks.
 
-pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeCompression, CqeVersion};
 pub use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 pub use crate::memory::dbrec::{DbRec, DbRecPages};
 pub use crate::memory::{QueueBuf, SqRing, StrideRing};

@@ -4,6 +4,7 @@
 // UNSAFETY: the input of a command may contain addresses that the kernel or the device uses, so executing it is unsafe.
 // The inputs here contain no address, or those of memory that the new object owns.
 
+use crate::cq::CqeCompression;
 use crate::memory::QueueBuf;
 use crate::memory::dbrec::DbRec;
 use std::sync::Arc;
@@ -94,6 +95,8 @@ pub(crate) struct CqRequest {
     pub(crate) flags: u16,
     /// The UAR page that contains the CQ's arm doorbell.
     pub(crate) uar_page_index: u16,
+    /// What compressed entries have of their own; `None` if entries are not compressed.
+    pub(crate) compression: Option<CqeCompression>,
 }
 
 /// Leaks `memory` if it is unknown whether the kernel still has the object, because the answer was invalid. (The caller
@@ -134,6 +137,8 @@ pub(crate) fn create_cq(
         buf_addr: buf.addr(),
         db_addr: dbrec.addr(),
         cqe_size: request.cqe_size,
+        cqe_comp_en: request.compression.is_some().into(),
+        cqe_comp_res_format: request.compression.map_or(0, CqeCompression::bit),
         flags: request.flags,
         uar_page_index: request.uar_page_index,
         ..Default::default()

@@ -6,6 +6,7 @@ use crate::control::calls;
 use crate::control::options::{Devx, Options};
 use crate::control::size::Limits;
 use crate::control::uars::UarFacts;
+use crate::cq::CqeCompression;
 use std::sync::Arc;
 use uverbs_core::attr::{AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, PortFlags, QpType};
 use uverbs_core::control::{ContextInfo, context, query};
@@ -16,10 +17,11 @@ use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY,
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
-    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_IB_PP_SUPPORT_BURST, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
-    MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR,
-    MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE,
-    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
+    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_IB_PP_SUPPORT_BURST, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP, MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT, MLX5_LIB_CAP_4K_UAR,
+    MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE,
+    MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp,
+    mlx5_ib_query_device_resp,
 };
 use zerocopy::IntoBytes;
 
@@ -35,6 +37,30 @@ pub(crate) struct Port {
     pub(crate) is_ethernet: bool,
     /// Every packet has a global route.
     pub(crate) grh_required: bool,
+}
+
+/// Compression of CQEs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CompressionFacts {
+    /// `MLX5DV_CQE_RES_FORMAT_*`; 0 if the device compresses no entries.
+    formats: u32,
+    /// Entries of 128 bytes are compressed, too.
+    wide: bool,
+}
+
+impl CompressionFacts {
+    fn of(private: &mlx5_ib_query_device_resp) -> Self {
+        let caps = private.cqe_comp_caps;
+        Self {
+            formats: if caps.max_num == 0 { 0 } else { caps.supported_format },
+            wide: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP != 0,
+        }
+    }
+
+    /// Whether entries of this size are compressed in a format.
+    pub(crate) fn has(self, cqe_size: u32, format: CqeCompression) -> bool {
+        self.formats & u32::from(format.bit()) != 0 && (cqe_size == 64 || self.wide)
+    }
 }
 
 /// The attributes of the device.
@@ -64,6 +90,8 @@ pub(crate) struct Facts {
     pub(crate) max_tso: u32,
     /// Whether short data of DC targets may be in the CQE.
     pub(crate) scatter_to_cqe_dct: bool,
+    /// Compression of CQEs.
+    pub(crate) cqe_compression: CompressionFacts,
     /// The device and the kernel have QPs whose receives are consumed out of order.
     pub(crate) out_of_order: bool,
     /// The kernel has a page with the parameters of the device's clock.
@@ -203,6 +231,7 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp, may_comma
         atomics: device.atomic_cap != AtomicCap::NONE,
         raw_csum: device.device_cap_flags.contains(DeviceCapFlags::RAW_IP_CSUM),
         max_tso: if tso_on_raw { private.tso_caps.max_tso } else { 0 },
+        cqe_compression: CompressionFacts::of(&private),
         out_of_order: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP != 0,
         scatter_to_cqe_dct: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT != 0,
         clock_info: resp.clock_info_versions & CLOCK_INFO_V1 != 0,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating and resizing completion queues.
 
+use super::dv::CqOptions;
 use super::{Mlx5, no_memory};
 use crate::control::calls::{self, CqRequest};
 use crate::control::size;
@@ -84,6 +85,7 @@ impl CqObject for Cq {
         let cqe_size = queue.cqe_size();
         let allocator = queue.ring().buf().allocator();
         let (ring, buf) = ring(VERB, handle.kernel(), entries, (cqe_size, allocator, self.0.pages))?;
+        let ring = ring.with_compression(queue.ring().compression());
         ring.clear();
         let give = || {
             calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
@@ -123,11 +125,11 @@ fn ring(
     Ok((ring, buf))
 }
 
-/// Creates a CQ with entries of `cqe_size` bytes, 64 or 128, in memory of the program's allocator, if it has one.
+/// Creates a CQ.
 pub(super) fn create(
     mlx5: &Mlx5,
     attr: &CqInitAttr,
-    (cqe_size, allocator): (u32, Allocator<'_>),
+    options: CqOptions<'_>,
     channel: Option<&CompChannelHandle>,
     user_handle: u64,
 ) -> Result<CqParts<Mlx5>> {
@@ -140,15 +142,24 @@ pub(super) fn create(
     if !missing.is_empty() {
         return Err(Error::unsupported(VERB, format!("mlx5 has no CQ flags {missing:?}")));
     }
+    let cqe_size = options.cqe_size.unwrap_or(mlx5.options.cqe_size);
     if !matches!(cqe_size, 64 | 128) {
         return Err(Error::invalid(VERB, "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
     }
+    let compression = options.compression;
+    if let Some(format) = compression
+        && !mlx5.facts.cqe_compression.has(cqe_size, format)
+    {
+        let reason = format!("{}: {cqe_size}-byte CQEs compressed with {format:?}", mlx5.kernel.name());
+        return Err(Error::unsupported(VERB, reason));
+    }
     let entries = size::completion_queue(VERB, attr.cqe)?;
-    let pages = mlx5.options.cq_pages;
+    let (allocator, pages) = (options.allocator, mlx5.options.cq_pages);
     let (ring, buf) = ring(VERB, &mlx5.kernel, entries, (cqe_size, allocator, pages))?;
+    let ring = ring.with_compression(compression);
     let dbrec = mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?;
 
-    let mut request = CqRequest { cqe_size, ..CqRequest::default() };
+    let mut request = CqRequest { cqe_size, compression, ..CqRequest::default() };
     let wallclock = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
     let ticks = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP);
     let clock = if wallclock && !ticks && mlx5.facts.real_time_ts {

@@ -20,8 +20,8 @@ use super::srq::Srq;
 use super::uars::OwnPage;
 use super::{Mlx5, Qp};
 use crate::control::calls;
-pub use crate::cq::ClockInfo;
 use crate::cq::{Clock, CqShared};
+pub use crate::cq::{ClockInfo, CqeCompression};
 use crate::memory::Allocator;
 use bitflags::bitflags;
 use core::ffi::c_void;
@@ -138,6 +138,8 @@ pub struct CqOptions<'a> {
     pub cqe_size: Option<u32>,
     /// The program's allocator of its memory, if it has one. Resizes call it, too.
     pub allocator: Allocator<'a>,
+    /// The device compresses entries in this format, which it must have for the size of an entry ([`DeviceInfo::private`]).
+    pub compression: Option<CqeCompression>,
 }
 
 pub use super::firmware::OutOfOrderCaps;
@@ -368,7 +370,7 @@ impl Mlx5 {
     /// Creates a CQ as [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq), with further options.
     ///
     /// # Errors
-    /// Invalid sizes; the kernel's error.
+    /// Invalid sizes; [`Error::Unsupported`] without the compression; the kernel's error.
     pub fn create_cq_with(
         &self,
         attr: &CqInitAttr,
@@ -376,8 +378,7 @@ impl Mlx5 {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        let cqe_size = options.cqe_size.unwrap_or(self.options.cqe_size);
-        super::cq::create(self, attr, (cqe_size, options.allocator), channel, user_handle)
+        super::cq::create(self, attr, options, channel, user_handle)
     }
 
     /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), with further options.

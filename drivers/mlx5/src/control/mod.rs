@@ -38,7 +38,7 @@ pub use srq::Srq;
 
 use self::context::Facts;
 use self::core_clock::CoreClock;
-use self::dv::{QpFlags, QpOptions};
+use self::dv::{CqOptions, QpFlags, QpOptions};
 use self::firmware::QpnBlocks;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::CompletionQueue;
@@ -248,7 +248,7 @@ impl Driver for Mlx5 {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        cq::create(self, attr, (self.options.cqe_size, None), channel, user_handle)
+        cq::create(self, attr, CqOptions::default(), channel, user_handle)
     }
 
     fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {

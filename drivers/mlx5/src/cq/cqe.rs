@@ -75,8 +75,8 @@ impl OpOwn {
         }
     }
 
-    /// The place of data in the completion. Both format bits mean a compressed entry, which is not enabled; as in libmlx5,
-    /// the lower bit is tested first.
+    /// The place of data in the completion. Both format bits are those of a title, which has none after its expansion. In a ring
+    /// without compressed entries, as in libmlx5, the lower bit is tested first.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) const fn scatter(self) -> Option<Scatter> {
         if self.0 & MLX5_INLINE_SCATTER_32 != 0 {

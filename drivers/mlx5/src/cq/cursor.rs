@@ -156,10 +156,12 @@ fn parse_other(
     // The loop is bounded, so the call returns even if the device keeps writing.
     for skipped in 0..=ring.entries() {
         let position = position.wrapping_add(skipped);
-        if ring.valid(position).is_none() {
-            return (skipped, Ok(None));
-        }
+        let Some(op_own) = ring.valid(position) else { return (skipped, Ok(None)) };
         barrier::from_device();
+        if op_own.has_format_of_title() && ring.expand(position).is_err() {
+            // It is unknown where the next completion is. The title is not consumed, so each poll reports the error.
+            return (skipped, Err(PollError::Corrupt));
+        }
         match resources.parse(ring, position) {
             Outcome::Completion(parsed) => return (skipped, Ok(Some(parsed))),
             Outcome::Nothing => {}

@@ -9,7 +9,7 @@ use crate::memory::{Block, BlockIndex};
 use core::sync::atomic::Ordering;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_INVALID, MLX5_CQE_OWNER_MASK, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
-    MLX5_INLINE_SCATTER_32,
+    MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64,
 };
 
 /// Words of 8 bytes in an entry, not counting the 64 bytes before it.
@@ -112,6 +112,17 @@ impl Tail {
     /// Requester: the same entry with an opcode that no WQE has, so that the completion's opcode is the recorded one.
     pub(crate) const fn of_unknown_opcode(self) -> Self {
         Self(self.0 | 0xff << 56)
+    }
+
+    /// The tail of a completion of the block with this title: another counter, and the plain format.
+    pub(super) const fn of_block(self, wqe_counter: u16) -> Self {
+        const DATA: u64 = (MLX5_INLINE_SCATTER_32 | MLX5_INLINE_SCATTER_64) as u64;
+        Self(self.0 & !(0xffff << 16 | DATA) | (wqe_counter as u64) << 16)
+    }
+
+    /// Requester: the same entry with another opcode of the WQE.
+    pub(super) const fn with_send_opcode(self, opcode: u8) -> Self {
+        Self(self.0 & !(0xff << 56) | (opcode as u64) << 56)
     }
 
     /// Requester: opcode of the WQE.

@@ -14,6 +14,7 @@
 //! | `lookup`     | maps a number in an entry to its resource                                          |
 //! | `ring`       | the memory with the entries, which the device writes                               |
 //! | `entry`      | one entry: its valid test and its fields                                           |
+//! | `compressed` | expands compressed entries                                                         |
 //! | `cqe`        | converts an entry's values to those of the verbs                                   |
 //! | `completion` | a completion                                                                       |
 //! | `scatter`    | copies data that came in a completion                                              |
@@ -22,6 +23,7 @@
 mod cached;
 mod clock;
 mod completion;
+mod compressed;
 pub(crate) mod cqe;
 mod cursor;
 mod entry;
@@ -39,6 +41,7 @@ mod tests;
 
 pub use clock::{Clock, ClockInfo};
 pub use completion::Completion;
+pub use compressed::CqeCompression;
 pub use parse::CqeVersion;
 pub use poll::{CompletionQueue, CqConfig, RingOwner};
 pub use ring::CqRing;

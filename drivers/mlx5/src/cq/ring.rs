@@ -4,6 +4,7 @@
 //! Positions count without bound and are masked here, so any `u32` is valid. Fields are loaded from the ring when they are
 //! needed; the device may write at any time, so their values are not trusted.
 
+use super::compressed::CqeCompression;
 use super::entry::{CqeRef, NEVER_WRITTEN, Phase, Tail, WORDS};
 use crate::cq::cqe::OpOwn;
 use crate::memory::{BlockRing, QueueBuf, StrideRing};
@@ -17,6 +18,8 @@ const MAX_ENTRIES: u32 = 1 << 23;
 #[derive(Clone, Debug)]
 pub struct CqRing {
     blocks: Arc<BlockRing>,
+    /// `None` if the device writes no compressed entries.
+    compression: Option<CqeCompression>,
 }
 
 impl CqRing {
@@ -27,7 +30,19 @@ impl CqRing {
             return None;
         }
         let blocks = BlockRing::new(StrideRing::new(buf, 0, entries, cqe_size)?)?;
-        Some(Self { blocks: Arc::new(blocks) })
+        Some(Self { blocks: Arc::new(blocks), compression: None })
+    }
+
+    /// The same ring, to which the device may write compressed entries.
+    #[must_use]
+    pub fn with_compression(self, compression: Option<CqeCompression>) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// The format of its compressed entries; `None` if there are none.
+    #[must_use]
+    pub fn compression(&self) -> Option<CqeCompression> {
+        self.compression
     }
 
     /// Marks every entry as never written. To be called before the device can write to the ring.

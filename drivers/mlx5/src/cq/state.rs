@@ -223,7 +223,7 @@ impl CqState {
             return;
         }
         let from = self.consumer.position();
-        let end = written(&self.ring, from, u32::MAX);
+        let end = written(&self.ring, from);
         let start = compact(&self.ring, from, end, &mut is_gone);
         let given_back = u32::from_be(consumer_word.load(Ordering::Relaxed));
         let passed = from.wrapping_sub(given_back) & INDEX_MASK;
@@ -245,7 +245,7 @@ impl CqState {
             && self.ring.valid(last).is_some_and(|op_own| op_own.kind() == Kind::Resize)
         {
             let start = resize.start.unwrap_or(end);
-            let end = written(&resize.ring, start, u32::MAX);
+            let end = written(&resize.ring, start);
             resize.start = Some(compact(&resize.ring, start, end, &mut is_gone));
         }
     }
@@ -263,7 +263,7 @@ impl CqState {
     pub(super) fn end_resize(&mut self, consumer_word: &AtomicU32) -> Result<(), PollError> {
         let Some(Resize { ring, start }) = self.resize.take() else { return Err(PollError::Corrupt) };
         let first = self.consumer.position();
-        let end = written(&self.ring, first, u32::MAX);
+        let end = written(&self.ring, first);
         let marks = (0..end.wrapping_sub(first)).map(|n| first.wrapping_add(n));
         let is_mark = |at: &u32| self.ring.valid(*at).is_some_and(|op_own| op_own.kind() == Kind::Resize);
         let Some(mark) = marks.into_iter().find(is_mark) else {
@@ -298,10 +298,15 @@ fn is_receive(tail: Tail) -> bool {
     matches!(tail.op_own().kind(), Kind::Responder | Kind::ResponderError)
 }
 
-/// The position after the entries that the device has written from `from` on; at most `most` are counted.
-fn written(ring: &CqRing, from: u32, most: u32) -> u32 {
-    let count =
-        (0..ring.entries().min(most)).take_while(|n| ring.valid(from.wrapping_add(*n)).is_some()).count();
+/// The position after the entries that the device has written from `from` on. Compressed ones are expanded; a title without a
+/// block ends them.
+fn written(ring: &CqRing, from: u32) -> u32 {
+    let is_entry = |position| {
+        let Some(op_own) = ring.valid(position) else { return false };
+        barrier::from_device();
+        !op_own.has_format_of_title() || ring.expand(position).is_ok()
+    };
+    let count = (0..ring.entries()).take_while(|n| is_entry(from.wrapping_add(*n))).count();
     barrier::from_device();
     from.wrapping_add(count as u32)
 }

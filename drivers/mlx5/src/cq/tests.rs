@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the poller; the tests simulate the device.
 
+mod compressed;
 mod programs;
 mod rings;
 mod room;
@@ -56,8 +57,17 @@ struct Bench {
 }
 
 fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
+    bench_with(entries, cqe_size, version, None)
+}
+
+fn bench_with(
+    entries: u32,
+    cqe_size: u32,
+    version: CqeVersion,
+    compression: Option<CqeCompression>,
+) -> Bench {
     let buf = QueueBuf::new((entries * cqe_size) as usize).unwrap();
-    let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size).unwrap();
+    let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size).unwrap().with_compression(compression);
     ring.clear();
     let port = Arc::new(Port::default());
     let page = DoorbellPage::Port(Arc::clone(&port) as Arc<dyn DoorbellPort>);

@@ -49,6 +49,8 @@ pub(super) struct FakeKernel {
     pub(super) link_layer: u8,
     pub(super) atomic_cap: u32,
     pub(super) max_tso: u32,
+    /// Compressed entries in a block, and bits of `mlx5_ib_query_device_resp::flags`.
+    pub(super) compressed: (u32, u32),
     /// The number of UAR objects that can be allocated.
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
@@ -100,6 +102,7 @@ impl Default for FakeKernel {
             link_layer: 2,
             atomic_cap: 1,
             max_tso: 1 << 18,
+            compressed: (0, 0),
             uars_left: AtomicU32::new(u32::MAX),
             refuse_destroy: AtomicBool::default(),
             slow_destroy: AtomicBool::default(),
@@ -186,6 +189,8 @@ impl FakeKernel {
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
                 let private = mlx5_ib_query_device_resp {
                     tso_caps: mlx5_ib_tso_caps { max_tso: self.max_tso, supported_qpts: 1 << 8 },
+                    cqe_comp_caps: mlx5_ib_cqe_comp_caps { max_num: self.compressed.0, supported_format: 3 },
+                    flags: self.compressed.1,
                     dci_streams_caps: mlx5_ib_dci_streams_caps {
                         max_log_num_concurent: 5,
                         max_log_num_errored: 4,

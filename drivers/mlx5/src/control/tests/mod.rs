@@ -18,6 +18,7 @@ mod wrong_answers;
 
 use super::qp::QpControl;
 use super::*;
+use crate::cq::CqeCompression;
 use core::sync::atomic::Ordering::Relaxed;
 use kernel::{FakeKernel, record_word};
 use uverbs_core::Errno;
@@ -446,6 +447,38 @@ fn a_cq_can_have_large_entries() {
     let request: mlx5_ib_create_cq = stage.kernel.private();
     assert_eq!((request.cqe_size, request.flags), (128, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX));
     assert_eq!(u32::from(request.uar_page_index), stage.mlx5.uars.arm_page().unwrap());
+}
+
+#[test]
+fn a_cq_has_the_compression_that_the_device_has() {
+    let make = |compressed, cqe_size, compression| {
+        let mut kernel = FakeKernel::default();
+        kernel.compressed = compressed;
+        let stage = Stage::new(kernel, &Options::default());
+        let options = CqOptions { cqe_size, compression: Some(compression), ..CqOptions::default() };
+        let cq = stage.mlx5.create_cq_with(&CqInitAttr::new(100), options, None, 0)?;
+        let request: mlx5_ib_create_cq = stage.kernel.private();
+        assert_eq!(cq.queue.ring().compression(), Some(compression));
+        Ok::<_, Error>((request.cqe_comp_en, request.cqe_comp_res_format))
+    };
+    let wide = MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP;
+    assert_eq!(make((64, 0), None, CqeCompression::Hash).unwrap(), (1, 1));
+    assert_eq!(make((64, 0), None, CqeCompression::Checksum).unwrap(), (1, 2));
+    assert_eq!(make((64, wide), Some(128), CqeCompression::Checksum).unwrap(), (1, 2));
+    for (compressed, size, compression) in [
+        ((0, wide), None, CqeCompression::Hash),
+        ((64, wide), None, CqeCompression::ChecksumAndStride),
+        ((64, 0), Some(128), CqeCompression::Hash),
+    ] {
+        let error = make(compressed, size, compression).unwrap_err();
+        assert!(error.is_unsupported() && error.to_string().contains("compressed"), "{error}");
+    }
+    let mut kernel = FakeKernel::default();
+    kernel.compressed = (64, wide);
+    let stage = Stage::new(kernel, &Options::default());
+    stage.mlx5.create_cq(&CqInitAttr::new(100), None, 0).unwrap();
+    let request: mlx5_ib_create_cq = stage.kernel.private();
+    assert_eq!((request.cqe_comp_en, request.cqe_comp_res_format), (0, 0));
 }
 
 #[test]
