@@ -157,6 +157,7 @@ impl<D: Device> Driver for Soft<D> {
         if !missing.is_empty() {
             return Err(Error::unsupported(VERB, format!("{} has no CQ flags {missing:?}", D::NAME)));
         }
+        attr.without_compression(D::NAME)?;
         let Created { handle, rings } =
             self.common.device.create_cq(&self.kernel, attr, channel, user_handle)?;
         let made = rings.and_then(|ring| {

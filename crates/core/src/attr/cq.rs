@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues (ibv_create_cq(3), ibv_create_cq_ex(3), ibv_modify_cq(3)).
 
+use crate::error::{Error, Result};
+
 bitflags::bitflags! {
     /// `enum ibv_create_cq_wc_flags`: the completion fields that the extended poll must be able to read.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,13 +73,17 @@ pub struct CqInitAttr {
     pub wc_flags: WcExFlags,
     /// Flags.
     pub flags: CqFlags,
+    /// The device may write several completions in the memory of one or two, if they are alike and follow each other (mlx5's CQE
+    /// compression). They all have the timestamp of the first. The creation fails with `Unsupported` if the device has no such
+    /// completions.
+    pub compressed: bool,
 }
 
 impl CqInitAttr {
     /// A CQ with this many entries, on the first completion vector.
     #[must_use]
     pub const fn new(cqe: u32) -> Self {
-        Self { cqe, comp_vector: 0, wc_flags: WcExFlags::empty(), flags: CqFlags::empty() }
+        Self { cqe, comp_vector: 0, wc_flags: WcExFlags::empty(), flags: CqFlags::empty(), compressed: false }
     }
 
     setters! {
@@ -85,6 +91,18 @@ impl CqInitAttr {
         comp_vector: u32,
         wc_flags: WcExFlags,
         flags: CqFlags,
+        compressed: bool,
+    }
+
+    /// Refuses compressed completions, which the device does not write.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] as above.
+    pub fn without_compression(&self, device: &str) -> Result<()> {
+        match self.compressed {
+            false => Ok(()),
+            true => Err(Error::unsupported("create_cq", format!("{device} has no compressed completions"))),
+        }
     }
 }
 

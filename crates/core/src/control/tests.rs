@@ -161,6 +161,7 @@ fn a_cq_is_created_resized_moderated_and_destroyed() {
         comp_vector: 3,
         wc_flags: WcExFlags::COMPLETION_TIMESTAMP,
         flags: CqFlags::IGNORE_OVERRUN | CqFlags::SINGLE_THREADED,
+        compressed: false,
     };
     let cq = cq::create(&script.kernel(), &attr, None, 5, Uhw::none()).unwrap();
     assert_eq!((cq.handle(), cq.cqe()), (8, 127));

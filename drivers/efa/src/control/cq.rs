@@ -51,6 +51,7 @@ impl Efa {
         if !flags.is_empty() {
             return missing(format!("efa has no CQ flags {flags:?}"));
         }
+        attr.without_compression("efa")?;
         if channel.is_some() && !self.limits.has(EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS) {
             return missing(format!(
                 "{} has no completion events: poll a CQ without a channel",

@@ -384,6 +384,7 @@ fn a_cq_asks_for_wide_entries_in_all_sub_cqs() {
     unsupported(CqInitAttr::new(1), options, None);
     unsupported(CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP), CqOptions::default(), None);
     unsupported(CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN), CqOptions::default(), None);
+    unsupported(CqInitAttr::new(1).compressed(true), CqOptions::default(), None);
 }
 
 #[test]

@@ -57,9 +57,12 @@ impl CompressionFacts {
         }
     }
 
-    /// Whether entries of this size are compressed in a format.
-    pub(crate) fn has(self, cqe_size: u32, format: CqeCompression) -> bool {
-        self.formats & u32::from(format.bit()) != 0 && (cqe_size == 64 || self.wide)
+    /// The format in which entries of this size are compressed: the one that is asked for, or any.
+    pub(crate) fn format(self, cqe_size: u32, asked: Option<CqeCompression>) -> Option<CqeCompression> {
+        let has = |format: &CqeCompression| {
+            self.formats & u32::from(format.bit()) != 0 && (cqe_size == 64 || self.wide)
+        };
+        asked.map_or(CqeCompression::ALL, |format| [format; 3]).into_iter().find(has)
     }
 }
 

@@ -146,13 +146,16 @@ pub(super) fn create(
     if !matches!(cqe_size, 64 | 128) {
         return Err(Error::invalid(VERB, "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
     }
-    let compression = options.compression;
-    if let Some(format) = compression
-        && !mlx5.facts.cqe_compression.has(cqe_size, format)
-    {
-        let reason = format!("{}: {cqe_size}-byte CQEs compressed with {format:?}", mlx5.kernel.name());
-        return Err(Error::unsupported(VERB, reason));
-    }
+    let compression = if attr.compressed || options.compression.is_some() {
+        let format = mlx5.facts.cqe_compression.format(cqe_size, options.compression);
+        Some(format.ok_or_else(|| {
+            let what = options.compression.map_or(String::new(), |format| format!(" with {format:?}"));
+            let name = mlx5.kernel.name();
+            Error::unsupported(VERB, format!("{name}: {cqe_size}-byte entries that are compressed{what}"))
+        })?)
+    } else {
+        None
+    };
     let entries = size::completion_queue(VERB, attr.cqe)?;
     let (allocator, pages) = (options.allocator, mlx5.options.cq_pages);
     let (ring, buf) = ring(VERB, &mlx5.kernel, entries, (cqe_size, allocator, pages))?;

@@ -138,7 +138,8 @@ pub struct CqOptions<'a> {
     pub cqe_size: Option<u32>,
     /// The program's allocator of its memory, if it has one. Resizes call it, too.
     pub allocator: Allocator<'a>,
-    /// The device compresses entries in this format, which it must have for the size of an entry ([`DeviceInfo::private`]).
+    /// The device compresses entries in this format, which it must have for the size of an entry ([`DeviceInfo::private`]). `None`:
+    /// it chooses one if [`CqInitAttr::compressed`] is set.
     pub compression: Option<CqeCompression>,
 }
 

@@ -32,6 +32,9 @@ pub enum CqeCompression {
 }
 
 impl CqeCompression {
+    /// The formats.
+    pub(crate) const ALL: [Self; 3] = [Self::Hash, Self::Checksum, Self::ChecksumAndStride];
+
     /// `MLX5DV_CQE_RES_FORMAT_*`.
     #[must_use]
     pub const fn bit(self) -> u8 {
@@ -45,7 +48,7 @@ impl CqeCompression {
     /// The format with this bit; `None` if it is not exactly one of the three.
     #[must_use]
     pub fn of_bit(bit: u8) -> Option<Self> {
-        [Self::Hash, Self::Checksum, Self::ChecksumAndStride].into_iter().find(|format| format.bit() == bit)
+        Self::ALL.into_iter().find(|format| format.bit() == bit)
     }
 }
 

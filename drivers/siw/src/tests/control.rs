@@ -323,6 +323,7 @@ fn features_that_siw_lacks_are_unsupported_without_a_command() {
     for attr in [
         CqInitAttr::new(1).wc_flags(WcExFlags::COMPLETION_TIMESTAMP),
         CqInitAttr::new(1).flags(CqFlags::IGNORE_OVERRUN),
+        CqInitAttr::new(1).compressed(true),
     ] {
         assert!(t.siw.create_cq(&attr, None, 0).unwrap_err().is_unsupported());
     }

@@ -476,9 +476,14 @@ fn a_cq_has_the_compression_that_the_device_has() {
     let mut kernel = FakeKernel::default();
     kernel.compressed = (64, wide);
     let stage = Stage::new(kernel, &Options::default());
-    stage.mlx5.create_cq(&CqInitAttr::new(100), None, 0).unwrap();
-    let request: mlx5_ib_create_cq = stage.kernel.private();
-    assert_eq!((request.cqe_comp_en, request.cqe_comp_res_format), (0, 0));
+    let make = |compressed| {
+        stage.mlx5.create_cq(&CqInitAttr::new(100).compressed(compressed), None, 0).unwrap();
+        let request: mlx5_ib_create_cq = stage.kernel.private();
+        (request.cqe_comp_en, request.cqe_comp_res_format)
+    };
+    assert_eq!((make(false), make(true)), ((0, 0), (1, 1)));
+    let cq = Stage::plain().mlx5.create_cq(&CqInitAttr::new(100).compressed(true), None, 0);
+    assert!(cq.unwrap_err().is_unsupported());
 }
 
 #[test]
