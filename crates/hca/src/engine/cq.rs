@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: writing entries, arming, overrun, resizing.
 
+use super::compress::Block;
 use super::qp::{Qp, State};
 use super::{Device, Notice, Port, event, trace};
 use crate::cqe::Cqe;
@@ -39,6 +40,8 @@ pub struct Cq {
     /// Index behind the last entry that is a solicited event.
     solicited: Option<u32>,
     broken: bool,
+    /// The completions that may become a compressed block; `None` without compression.
+    pub(super) block: Option<Block>,
     /// Moderation: completions and microseconds until an event. Stored for queries only; every event is raised
     /// immediately.
     pub moderation: (u16, u16),
@@ -77,6 +80,7 @@ impl Cq {
             reported: None,
             solicited: None,
             broken: false,
+            block: None,
             moderation: (0, 0),
         })
     }
@@ -84,6 +88,11 @@ impl Cq {
     /// Its ring, and the bytes of an entry.
     pub(super) fn memory(&self) -> (&Area, u32) {
         (&self.ring, self.entry as u32)
+    }
+
+    /// The number of its entries.
+    pub(super) fn entries(&self) -> u32 {
+        self.entries
     }
 
     pub(crate) fn entry_size(&self) -> usize {
@@ -129,7 +138,7 @@ impl Cq {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn store(&self, index: u32, cqe: &Cqe) -> Result<(), Fault> {
+    pub(super) fn store(&self, index: u32, cqe: &Cqe) -> Result<(), Fault> {
         // The number of entries is a power of two.
         let owner = u8::from(index & self.entries != 0);
         let at = u64::from(index & (self.entries - 1)) * self.entry as u64;
@@ -143,9 +152,9 @@ impl Cq {
         }
     }
 
-    /// Writes an entry. Returns the event that it raises, if any.
+    /// Writes an entry, or adds it to the open block if `may_wait`. Returns whether it raises an event, and whether a block is open.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn push(&mut self, cqe: &Cqe) -> Result<bool, Mistake> {
+    fn push(&mut self, cqe: &Cqe, may_wait: bool) -> Result<(bool, bool), Mistake> {
         let unread = self.unread().map_err(|Fault| Mistake::MemoryGone)?;
         if !self.ignore_overrun {
             if unread > CI_MASK / 2 {
@@ -155,14 +164,18 @@ impl Cq {
                 return Err(Mistake::CqOverrun);
             }
         }
-        self.store(self.producer, cqe).map_err(|Fault| Mistake::MemoryGone)?;
+        let stored = match self.block {
+            None => self.store(self.producer, cqe).map(|()| false),
+            Some(_) => self.collect(cqe, may_wait),
+        };
+        let is_open = stored.map_err(|Fault| Mistake::MemoryGone)?;
         self.producer = self.producer.wrapping_add(1);
         // An error always counts as a solicited completion.
         let solicited = cqe.solicited || cqe.syndrome.is_some();
         if solicited {
             self.solicited = Some(self.producer);
         }
-        Ok(self.fire(|arm| !arm.solicited_only || solicited))
+        Ok((self.fire(|arm| !arm.solicited_only || solicited), is_open))
     }
 
     fn fire(&mut self, raises: impl Fn(Arm) -> bool) -> bool {
@@ -208,6 +221,7 @@ impl Cq {
         if unread >= count || unread >= self.entries {
             return Ok(false);
         }
+        self.close()?;
         self.store(self.producer, &Cqe { kind: MLX5_CQE_RESIZE_CQ, ..Cqe::default() })?;
         self.producer = self.producer.wrapping_add(1);
         (self.ring, self.entry, self.entries) = (ring, entry, count);
@@ -273,13 +287,19 @@ impl Device {
             return;
         }
         let index = cq.producer;
-        let pushed = cq.push(cqe);
+        let pushed = cq.push(cqe, cx.net.mode() == Mode::Ordered);
         if pushed.is_ok() {
             trace::completion(cx, cqn, cqe);
         }
         match pushed {
-            Ok(false) => {}
-            Ok(true) => self.notices.push(Notice::Completion { cqn }),
+            Ok((fires, is_open)) => {
+                if fires {
+                    self.notices.push(Notice::Completion { cqn });
+                }
+                if is_open {
+                    self.note_open_block(cqn);
+                }
+            }
             Err(mistake) => {
                 cq.broken = true;
                 self.blame(cx.now, Object::Cq(cqn), index, mistake);

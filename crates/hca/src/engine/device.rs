@@ -70,6 +70,8 @@ pub struct Device {
     pub repairs: u64,
     /// CQs with an error, whose QPs are not in ERR yet.
     pub(super) overrun: Vec<u32>,
+    /// CQs with completions that are not written yet.
+    pub(super) open_blocks: Vec<u32>,
     /// The QPs that have a receive queue and have moved to ERR: a superset of those that are in ERR. Without it, each call
     /// would look at all QPs.
     pub(super) failed: BTreeSet<u32>,
@@ -123,6 +125,7 @@ impl Device {
             violations: Violations::default(),
             repairs: 0,
             overrun: Vec::new(),
+            open_blocks: Vec::new(),
             failed: BTreeSet::new(),
             swept: 0,
             cancelled: Vec::new(),

@@ -7,6 +7,7 @@
 
 mod attr;
 mod checksum;
+pub(crate) mod compress;
 pub(crate) mod cq;
 mod data;
 pub(crate) mod datagram;

@@ -92,6 +92,7 @@ impl Model for Device {
         if self.watches() {
             self.sweep(port, most);
         }
+        self.close_blocks(port);
         self.trace_notices(port);
     }
 

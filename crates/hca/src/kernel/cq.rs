@@ -5,6 +5,7 @@ use super::call::Call;
 use super::limits::MAX_CQE;
 use super::limits::VECTORS;
 use super::object::{Object, page};
+use crate::engine::compress::MiniFormat;
 use crate::engine::cq::{Cq, CqParts};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -54,10 +55,15 @@ impl Call<'_, '_> {
         let private: mlx5_ib_create_cq = uhw(c, 24)?;
         let entry = entry_size(private.cqe_size)?;
         let known_flags = MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
-        // Compressed entries and real-time timestamps are not supported.
-        if private.cqe_comp_en != 0 || private.flags & !known_flags != 0 {
+        // Real-time timestamps are not supported.
+        if private.flags & !known_flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
+        // `create_cq_user()` of the kernel's driver ignores other values, and formats without compression.
+        let format = match private.cqe_comp_en {
+            1 => Some(MiniFormat::of_bit(private.cqe_comp_res_format).ok_or(Errno::EINVAL)?),
+            _ => None,
+        };
         let context = self.state.tables.context(self.context)?;
         let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
             page(context, private.uar_page_index.into())?
@@ -73,7 +79,9 @@ impl Call<'_, '_> {
             ignore_overrun: flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0,
         };
         let cqn = self.device.number().ok_or(Errno::ENOMEM)?;
-        self.device.add_cq(cqn, Cq::new(parts).ok_or(Errno::EINVAL)?);
+        let mut cq = Cq::new(parts).ok_or(Errno::EINVAL)?;
+        format.into_iter().for_each(|format| cq.compress(format));
+        self.device.add_cq(cqn, cq);
         c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &(entries - 1).to_ne_bytes());
         uhw_out(c, mlx5_ib_create_cq_resp { cqn, reserved: 0 }.as_bytes());
         self.give(c, UVERBS_ATTR_CREATE_CQ_HANDLE, Object::Cq { cqn, channel }, &[], user_handle)

@@ -7,6 +7,7 @@ use super::limits::{
     MAX_WQ, MAX_WQES,
 };
 use crate::config::Link;
+use crate::engine::compress::{FORMATS, MAX_NUM};
 use crate::engine::streams::{MAX_LOG_CONCURRENT, MAX_LOG_ERRORED};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -25,9 +26,9 @@ use uverbs_uapi::cmd::{
 };
 use uverbs_uapi::ids::UVERBS_ATTR_UHW_OUT;
 use uverbs_uapi::mlx5::{
-    MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
-    MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_dci_streams_caps, mlx5_ib_query_device_resp, mlx5_ib_rss_caps,
-    mlx5_ib_tso_caps,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP, MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_cqe_comp_caps,
+    mlx5_ib_dci_streams_caps, mlx5_ib_query_device_resp, mlx5_ib_rss_caps, mlx5_ib_tso_caps,
 };
 use uverbs_uapi::verbs::{
     IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, ib_uverbs_gid_entry,
@@ -155,7 +156,10 @@ impl Call<'_, '_> {
                 rx_hash_function: if ethernet { MLX5_RX_HASH_FUNC_TOEPLITZ } else { 0 },
                 reserved: [0; 7],
             },
-            flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD | MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
+            cqe_comp_caps: mlx5_ib_cqe_comp_caps { max_num: MAX_NUM, supported_format: FORMATS },
+            flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP
+                | MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD
+                | MLX5_IB_QUERY_DEV_RESP_FLAGS_OOO_DP,
             dci_streams_caps: mlx5_ib_dci_streams_caps {
                 max_log_num_concurent: MAX_LOG_CONCURRENT,
                 max_log_num_errored: MAX_LOG_ERRORED,

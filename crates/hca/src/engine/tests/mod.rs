@@ -2,6 +2,7 @@
 //! Tests of the engine, with queues that the tests write without a driver.
 
 mod clock;
+mod compress;
 mod cqs;
 mod faults;
 mod frames;

@@ -148,6 +148,21 @@ impl TestCq {
         on(hca, |device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
     }
 
+    /// The bytes of the entry that is so many entries behind the next one, in whatever state.
+    pub(super) fn ahead(&self, entries: u32) -> Vec<u8> {
+        self.ring.get(((self.consumer + entries) % ENTRIES) as usize * 64, 64)
+    }
+
+    /// Consumes entries without a look at them. The program must have changed their owner bits if the device did not write them.
+    pub(super) fn consume(&mut self, entries: u32) {
+        for _ in 0..entries {
+            let owner = (self.consumer / ENTRIES % 2) as u8;
+            self.ring.set((self.consumer % ENTRIES) as usize * 64 + 63, &[owner]);
+            self.consumer += 1;
+        }
+        self.record.set(0, &(self.consumer & 0xff_ffff).to_be_bytes());
+    }
+
     /// The bytes of the next entry, if it is there.
     pub(super) fn peek(&self) -> Option<Vec<u8>> {
         let bytes = self.ring.get((self.consumer % ENTRIES) as usize * 64, 64);
