@@ -19,10 +19,11 @@ use uverbs_core::attr::{CqInitAttr, QpInitAttr, QpType};
 use uverbs_core::control::CompChannelHandle;
 use uverbs_core::provider::{DctCreate, QpCreate, RssQpCreate};
 use uverbs_mlx5::Mlx5;
-use uverbs_mlx5::dv::{CqOptions, DciStreams, MkeyOps, QpFlags, QpOptions};
+use uverbs_mlx5::dv::{CqOptions, CqeCompression, DciStreams, MkeyOps, QpFlags, QpOptions};
 
-/// `enum mlx5dv_cq_init_attr_mask`. This library does not read compressed entries, and does not request padded ones.
+/// `enum mlx5dv_cq_init_attr_mask`. This library does not request padded entries.
 mod cq_mask {
+    pub(super) const COMPRESSED_CQE: u64 = 1 << 0;
     pub(super) const CQE_SIZE: u64 = 1 << 2;
 }
 
@@ -40,18 +41,32 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
         // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
         let request = unsafe { cq::extended_request(context, attr) }?;
         let mlx5_attr = mlx5_attr.ok_or(Errno::EINVAL)?;
-        if mlx5_attr.comp_mask & !cq_mask::CQE_SIZE != 0 {
+        let has = |bit| mlx5_attr.comp_mask & bit != 0;
+        if has(!(cq_mask::COMPRESSED_CQE | cq_mask::CQE_SIZE)) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let asked = mlx5_attr.comp_mask & cq_mask::CQE_SIZE != 0;
+        let compression = match has(cq_mask::COMPRESSED_CQE) {
+            true => Some(compression(open, mlx5_attr.cqe_comp_res_format)?),
+            false => None,
+        };
         let allocator = request.allocator.clone();
-        let options =
-            CqOptions { cqe_size: asked.then_some(mlx5_attr.cqe_size.into()), allocator: allocator.as_ref() };
+        let options = CqOptions {
+            cqe_size: has(cq_mask::CQE_SIZE).then_some(mlx5_attr.cqe_size.into()),
+            allocator: allocator.as_ref(),
+            compression,
+        };
         let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
             open.driver.create_cq_with(attr, options, channel, number)
         };
         Ok(cq::create_with(open, context, &request, make)?.cast())
     })
+}
+
+/// The compression with one of the formats that the device has. As in libmlx5, others are invalid.
+fn compression(open: &Open<Mlx5>, format: u8) -> Outcome<CqeCompression> {
+    let caps = open.driver.device_info()?.private.cqe_comp_caps;
+    ensure(caps.max_num != 0 && caps.supported_format & u32::from(format) != 0)?;
+    CqeCompression::of_bit(format).ok_or(Errno::EINVAL)
 }
 
 /// `enum mlx5dv_qp_init_attr_mask`

@@ -101,7 +101,7 @@ pub(crate) fn create<D: Driver>(
 ) -> Outcome<*mut ibv_cq> {
     if request.allocator.is_some() {
         let open = queue_memory::mlx5(open)?;
-        let options = CqOptions { cqe_size: None, allocator: request.allocator.as_ref() };
+        let options = CqOptions { allocator: request.allocator.as_ref(), ..CqOptions::default() };
         let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
             open.driver.create_cq_with(attr, options, channel, number)
         };

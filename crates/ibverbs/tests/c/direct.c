@@ -183,13 +183,126 @@ static void events_by_hand(struct end *a, struct end *b)
 	CHECK(ibv_destroy_cq(cq) == 0);
 	a->cq = other;
 
-	mlx5_attr.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE;
-	errno = 0;
-	CHECK(mlx5dv_create_cq(a->context, &attr, &mlx5_attr) == NULL && errno == EOPNOTSUPP);
-	mlx5_attr.comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
 	mlx5_attr.cqe_size = 96;
 	errno = 0;
 	CHECK(mlx5dv_create_cq(a->context, &attr, &mlx5_attr) == NULL && errno == EINVAL);
+}
+
+/* Messages with one doorbell, whose completions have so many entries of a CQ with compression. */
+#define TOGETHER DEPTH
+
+static uint32_t poll(struct ibv_cq *cq, struct ibv_wc *wc, int most)
+{
+	int n;
+	do
+		n = ibv_poll_cq(cq, most, wc);
+	while (n == 0);
+	CHECK(n > 0);
+	return n;
+}
+
+static void send_together(struct end *from, struct end *to)
+{
+	struct ibv_sge sge[TOGETHER];
+	struct ibv_send_wr wr[TOGETHER] = { 0 }, *bad;
+	for (uint32_t i = 0; i < TOGETHER; i++) {
+		struct ibv_sge room = { (uintptr_t)to->buf, 200, to->mr->lkey };
+		struct ibv_recv_wr recv = { .wr_id = 100 + i, .sg_list = &room, .num_sge = 1 }, *bad_recv;
+		CHECK(ibv_post_recv(to->qp, &recv, &bad_recv) == 0);
+		sge[i] = (struct ibv_sge){ (uintptr_t)from->buf, 100 + i, from->mr->lkey };
+		wr[i].sg_list = &sge[i];
+		wr[i].num_sge = 1;
+		wr[i].opcode = IBV_WR_SEND;
+		wr[i].next = i + 1 < TOGETHER ? &wr[i + 1] : NULL;
+	}
+	CHECK(ibv_post_send(from->qp, wr, &bad) == 0);
+}
+
+/* The completions of such messages, expanded by this program. Whether some of them were compressed. */
+static int expand_by_hand(struct hand *hand)
+{
+	int compressed = 0;
+	for (uint32_t i = 0; i < TOGETHER;) {
+		uint32_t start = hand->consumed, count = 1, lengths[TOGETHER];
+		struct mlx5_cqe64 title = *poll_by_hand(hand);
+		CHECK(mlx5dv_get_cqe_opcode(&title) == MLX5_CQE_RESP_SEND && be16toh(title.wqe_counter) == i);
+		lengths[0] = be32toh(title.byte_cnt);
+		if (mlx5dv_get_cqe_format(&title) == 3) {
+			compressed = 1;
+			count = be32toh(title.byte_cnt);
+			CHECK(count >= 2 && count <= TOGETHER - i);
+			for (uint32_t n = 0; n < count; n++) {
+				uint32_t at = start + (n < 8 ? 1 : n / 8 * 8);
+				char *entry = (char *)hand->cq.buf + (at & (hand->cq.cqe_cnt - 1)) * hand->cq.cqe_size;
+				char *mini = entry + hand->cq.cqe_size - 64 + n % 8 * 8;
+				uint32_t length;
+				memcpy(&length, mini + 4, sizeof(length));
+				lengths[n] = be32toh(length);
+			}
+			hand->consumed = start + count;
+			barrier();
+			hand->cq.dbrec[0] = htobe32(hand->consumed & 0xffffff);
+		}
+		for (uint32_t n = 0; n < count; n++)
+			CHECK(lengths[n] == 100 + i + n);
+		i += count;
+	}
+	return compressed;
+}
+
+/* A CQ whose entries the device compresses: the library polls it, or this program. */
+static void compression(struct end *a, struct end *b)
+{
+	struct mlx5dv_context caps = { .comp_mask = MLX5DV_CONTEXT_MASK_CQE_COMPRESION };
+	CHECK(mlx5dv_query_device(a->context, &caps) == 0);
+	CHECK(caps.comp_mask & MLX5DV_CONTEXT_MASK_CQE_COMPRESION);
+	uint32_t formats = caps.cqe_comp_caps.supported_format;
+	struct ibv_cq_init_attr_ex attr = { .cqe = 100, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };
+	struct mlx5dv_cq_init_attr mlx5_attr = { .comp_mask = MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE };
+	/* Not one format, or one that no device has. */
+	for (int format = 0; format < 256; format++) {
+		mlx5_attr.cqe_comp_res_format = format;
+		int good = format && !(format & (format - 1)) && format & formats && caps.cqe_comp_caps.max_num;
+		errno = 0;
+		struct ibv_cq_ex *cq = mlx5dv_create_cq(a->context, &attr, &mlx5_attr);
+		CHECK(!cq == !good && (good || errno == EINVAL));
+		CHECK(!cq || ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
+	}
+	if (!caps.cqe_comp_caps.max_num)
+		return;
+	CHECK(caps.flags & MLX5DV_CONTEXT_FLAGS_CQE_128B_COMP);
+	mlx5_attr.comp_mask |= MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE;
+	struct ibv_cq *other = a->cq;
+	int compressed = 0;
+	for (int round = 0; round < 12; round++) {
+		int by_hand = round % 2;
+		mlx5_attr.cqe_size = round % 4 < 2 ? 64 : 128;
+		mlx5_attr.cqe_comp_res_format = 1 << round / 4;
+		struct ibv_cq_ex *cq_ex = mlx5dv_create_cq(a->context, &attr, &mlx5_attr);
+		CHECK(cq_ex);
+		a->cq = ibv_cq_ex_to_cq(cq_ex);
+		struct ibv_qp_init_attr_ex qp = qp_attr(a, IBV_QPT_RC);
+		CHECK(a->qp = ibv_create_qp_ex(a->context, &qp));
+		qp = qp_attr(b, IBV_QPT_RC);
+		CHECK(b->qp = ibv_create_qp_ex(b->context, &qp));
+		struct hand receiver;
+		if (by_hand)
+			take(&receiver, a);
+		connect_ends(a, b);
+		send_together(b, a);
+		if (by_hand)
+			compressed += expand_by_hand(&receiver);
+		for (uint32_t i = 0, n; !by_hand && i < TOGETHER; i += n) {
+			struct ibv_wc wc[3];
+			n = i % 4 ? poll(a->cq, wc, 3) : poll(a->cq, wc, 1);
+			for (uint32_t j = 0; j < n; j++)
+				CHECK(wc[j].wr_id == 100 + i + j && wc[j].byte_len == 100 + i + j && !wc[j].status);
+		}
+		CHECK(ibv_destroy_qp(a->qp) == 0 && ibv_destroy_qp(b->qp) == 0);
+		CHECK(ibv_destroy_cq(a->cq) == 0);
+	}
+	CHECK(compressed > 0);
+	a->cq = other;
 }
 
 /* Commands for the firmware on a device that refuses them (UVERBS_HCA_DEVX=0), so that ibv_open_device(3) has opened
@@ -238,6 +351,7 @@ int main(void)
 	open_end(&a, 0);
 	open_end(&b, 1);
 	events_by_hand(&a, &b);
+	compression(&a, &b);
 	close_end(&a);
 	close_end(&b);
 	return 0;
