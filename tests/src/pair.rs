@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use core::ops::Range;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use uverbs::attr::CqInitAttr;
 use uverbs::qp::transport::Sends;
 use uverbs::wr::Sge;
 use uverbs::{
@@ -42,6 +43,8 @@ pub struct Spec {
     /// Whether the device may write short data to completions. Then the addresses in receives, reads and atomics must
     /// be those of the memory.
     pub data_in_completions: bool,
+    /// Whether the device may compress the completions of both CQs.
+    pub compressed: bool,
     /// The attributes of the connection.
     pub attr: ConnectAttr,
 }
@@ -56,6 +59,7 @@ impl Spec {
             access: lab.full_access(),
             sq_sig_all: false,
             data_in_completions: true,
+            compressed: false,
             attr: lab.connect_attr(),
         }
     }
@@ -231,7 +235,7 @@ pub fn region<D: Driver>(
 impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq(spec.cqe, None)?;
+        let cq = context.create_cq_ex(&CqInitAttr::new(spec.cqe).compressed(spec.compressed), None)?;
         Self::on(pd, cq, spec, ops, psn, None::<&Srq<Shared, D>>)
     }
 

@@ -8,6 +8,7 @@ use crate::{Test, TestBed};
 
 pub mod aio;
 pub mod big;
+pub mod compressed;
 pub mod constructors;
 pub mod dc;
 pub mod drain;
@@ -44,6 +45,7 @@ pub fn tests<P: TestBed>() -> Vec<Test> {
         errors::tests::<P>,
         faults::tests::<P>,
         polling::tests::<P>,
+        compressed::tests::<P>,
         events::tests::<P>,
         srq::tests::<P>,
         ud::tests::<P>,
