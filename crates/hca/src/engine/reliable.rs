@@ -43,6 +43,8 @@ enum Verdict {
     Resend(u32),
     /// The oldest request failed.
     Fail(Syndrome),
+    /// Its answer has a wrong length, so what the peer does is unknown.
+    Wrong,
 }
 
 impl Device {
@@ -184,9 +186,9 @@ impl Device {
     fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, (request, number): (Request, u32), no_depth: bool) {
         let (user, first, len) = (qp.user(), qp.req.next, request.len());
         let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
-        let flushed = qp.streams.as_ref().is_some_and(|streams| streams.has_failed(request.stream));
+        let flushed = self.flushed(qp, &request);
         let count = match &request.op {
-            _ if flushed => 0,
+            _ if flushed.is_some() => 0,
             Op::Nop => 0,
             Op::Umr(umr) => {
                 if self.update_indirect(user, umr) == Err(Denied) {
@@ -218,9 +220,7 @@ impl Device {
         if len > MAX_MESSAGE {
             failed = Some(Syndrome::LOCAL_LENGTH);
         }
-        if flushed {
-            failed = Some(Syndrome::FLUSH);
-        }
+        failed = flushed.or(failed);
         if failed.is_none() {
             failed = match request.op {
                 // The memory for an answer is checked when the answer arrives: an error of the remote key is reported
@@ -237,7 +237,7 @@ impl Device {
         qp.req.next = psn_add(first, count);
         let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
         let inline = inline.filter(|_| len <= qp.scatter_req as u64);
-        let sent = Sent { request, len, number, first, count, answered: 0, inline, failed };
+        let sent = Sent { request, len, number, first, count, answered: 0, inline, failed, discards: false };
         qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
     }
@@ -379,8 +379,10 @@ impl Device {
     /// Completes the requests at the front that are done.
     fn complete_answered(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         while let Some(front) = qp.req.sent.front() {
+            // A failed answer is complete, if other requests are behind it: the target has executed it.
+            let is_due = if front.discards { front.end() } else { front.first };
             if let Some(syndrome) = front.failed
-                && psn_diff(qp.req.una, front.first) >= 0
+                && psn_diff(qp.req.una, is_due) >= 0
             {
                 if self.fail_oldest(cx, qp, syndrome) {
                     continue;
@@ -391,9 +393,14 @@ impl Device {
                 return;
             }
             if let Some(done) = qp.req.pop_front() {
-                if let Some(syndrome) = self.send_by_script(cx, qp, &done.request, done.number) {
-                    self.complete_send(cx, qp, &done.request, Err(syndrome));
-                    return self.fail(cx, qp);
+                let flushed = self.flushed(qp, &done.request);
+                if let Some(syndrome) =
+                    flushed.or_else(|| self.send_by_script(cx, qp, &done.request, done.number))
+                {
+                    match self.fail_request(cx, qp, &done.request, syndrome) {
+                        true => continue,
+                        false => return,
+                    }
                 }
                 self.complete_send(cx, qp, &done.request, Ok(done.inline.filter(|d| !d.is_empty())));
                 self.keep(done.request);
@@ -472,6 +479,10 @@ impl Device {
                 }
                 qp.req.send = qp.req.una;
             }
+            Verdict::Wrong => {
+                self.complete_answered(cx, qp);
+                return self.fail_sent(cx, qp, Syndrome::BAD_RESP);
+            }
         }
         true
     }
@@ -497,21 +508,22 @@ impl Device {
         }
         let user = qp.user();
         let mtu = u64::from(qp.attr.mtu.max(1));
+        let goes_on = qp.streams.is_some() && qp.req.sent.back().is_some_and(|last| last.first != first);
         let Some(sent) = qp.req.sent.iter_mut().find(|s| s.first == first && s.count > 0) else {
             return Verdict::Nothing;
         };
-        if psn_add(sent.first, sent.answered) != psn || sent.failed.is_some() {
+        if psn_add(sent.first, sent.answered) != psn || sent.failed.is_some() && !sent.discards {
             return Verdict::Nothing;
         }
         let offset = u64::from(sent.answered) * mtu;
         let atomic = !matches!(sent.request.op, Op::Read { .. });
         let wanted = if atomic { 8 } else { (sent.len - offset).min(u64::from(packets) * mtu) };
         if data.len() as u64 != wanted {
-            sent.failed = Some(Syndrome::BAD_RESP);
-            return Verdict::Fail(Syndrome::BAD_RESP);
+            return Verdict::Wrong;
         }
         // The memory may have been deregistered since the request was sent.
         let placed = match &mut sent.inline {
+            _ if sent.discards => Ok(()),
             // The poller copies data of a completion to this memory without a key.
             Some(inline) => {
                 let checked = self.check_scatter(user, &sent.request.data, offset, data.len());
@@ -519,10 +531,12 @@ impl Device {
             }
             None => self.scatter(user, &sent.request.data, offset, data),
         };
-        if let Err(syndrome) = placed {
-            return Verdict::Fail(syndrome);
+        match placed {
+            Err(syndrome) if goes_on => (sent.failed, sent.discards) = (Some(syndrome), true),
+            Err(syndrome) => return Verdict::Fail(syndrome),
+            Ok(()) => {}
         }
-        if sent.inline.is_none() {
+        if sent.inline.is_none() && !sent.discards {
             self.trace_scattered(cx, qp.qpn, &sent.request.data, (offset, data.len()));
         }
         sent.answered += packets;
@@ -570,7 +584,7 @@ impl Device {
                 return;
             }
             if qp.req.retries == 0 {
-                if self.fail_oldest(cx, qp, Syndrome::RETRY) {
+                if self.fail_sent(cx, qp, Syndrome::RETRY) {
                     self.transmit_reliable(cx, qp);
                 }
                 return;

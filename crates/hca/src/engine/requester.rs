@@ -31,6 +31,9 @@ pub(super) struct Sent {
     pub(super) inline: Option<Vec<u8>>,
     /// An error of the request, which is reported when it is the oldest one.
     pub(super) failed: Option<Syndrome>,
+    /// The data of its answer have no place. It is complete with the error when all of the answer has arrived: requests of other streams are
+    /// behind it.
+    pub(super) discards: bool,
 }
 
 /// The number of requests of a device that were taken from the rings of reliable transports and are not complete.

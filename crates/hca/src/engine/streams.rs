@@ -5,10 +5,12 @@
 //! A stream has 16 bits; those that the device executes at the same time are fewer (`log_num_concurent`). This device executes one at a
 //! time.
 
+use super::packet::psn_diff;
 use super::qp::Qp;
 use super::requester::Requester;
 use super::{Device, Port};
 use crate::cqe::Syndrome;
+use crate::decode::Request;
 use std::collections::BTreeSet;
 
 /// The greatest logarithms of the numbers of streams that a queue has, and of those that may fail.
@@ -33,7 +35,7 @@ impl Streams {
     }
 
     /// Whether requests of this stream are flushed.
-    pub(super) fn has_failed(&self, stream: u16) -> bool {
+    fn has_failed(&self, stream: u16) -> bool {
         !self.failed.is_empty() && self.failed.contains(&stream)
     }
 
@@ -55,25 +57,65 @@ impl Streams {
 }
 
 impl Device {
-    /// The oldest request of a queue has failed, or is flushed: completes it. The queue fails, too, unless that is an error of a stream.
-    /// Whether the queue goes on.
+    /// The oldest request of a queue has failed: completes it. The queue fails, too, unless that is an error of a stream. Whether the queue
+    /// goes on. Its other requests are executed once: the target has dropped those behind it, or has executed it, or has not begun.
     pub(super) fn fail_oldest(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) -> bool {
         let Some(front) = qp.req.pop_front() else {
             self.fail(cx, qp);
             return false;
         };
-        self.complete_send(cx, qp, &front.request, Err(syndrome));
-        let stream = front.request.stream;
-        let (was_flushed, goes_on) = match &mut qp.streams {
-            Some(streams) if streams.has_failed(stream) => (true, true),
-            Some(streams) => (false, streams.fail(stream)),
-            None => (false, false),
-        };
-        if !goes_on {
-            self.fail(cx, qp);
-        } else if !was_flushed {
+        if !self.fail_request(cx, qp, &front.request, syndrome) {
+            return false;
+        }
+        // The session goes on if the target has executed all of it, or does not know it.
+        if psn_diff(qp.req.una, front.end()) < 0 {
             restart(&mut qp.req);
             qp.timer.deadline = None;
+        }
+        true
+    }
+
+    /// The target of a queue does not answer as it should, and may have executed each request that was sent: all of them fail. Whether the
+    /// queue goes on.
+    pub(super) fn fail_sent(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) -> bool {
+        if qp.req.sent.is_empty() {
+            self.fail(cx, qp);
+            return false;
+        }
+        while let Some(sent) = qp.req.pop_front() {
+            let failed = sent.failed.or((sent.count > 0).then_some(syndrome));
+            match failed.or(self.flushed(qp, &sent.request)) {
+                Some(syndrome) if !self.fail_request(cx, qp, &sent.request, syndrome) => return false,
+                Some(_) => {}
+                None => self.complete_send(cx, qp, &sent.request, Ok(None)),
+            }
+        }
+        restart(&mut qp.req);
+        qp.timer.deadline = None;
+        true
+    }
+
+    /// The status of a request that is complete, if its stream has failed in the meantime.
+    pub(super) fn flushed(&self, qp: &Qp, request: &Request) -> Option<Syndrome> {
+        let has_failed = qp.streams.as_ref().is_some_and(|streams| streams.has_failed(request.stream));
+        has_failed.then_some(Syndrome::FLUSH)
+    }
+
+    /// Completes a request, which is not in the queue any more, with an error. The queue fails, too, unless that is an error of a stream.
+    /// Whether the queue goes on.
+    pub(super) fn fail_request(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        request: &Request,
+        syndrome: Syndrome,
+    ) -> bool {
+        let flushed = self.flushed(qp, request);
+        self.complete_send(cx, qp, request, Err(flushed.unwrap_or(syndrome)));
+        let goes_on = qp.streams.as_mut().is_some_and(|s| flushed.is_some() || s.fail(request.stream));
+        if !goes_on {
+            qp.send_failed = true;
+            self.fail(cx, qp);
         }
         goes_on
     }
