@@ -94,6 +94,7 @@ use crate::open::AnyDriver;
 use crate::pool::{Buf, NO_DOMAIN, SharedBuf, domain_of};
 use crate::rejected::{Lend, sealed};
 use crate::remote::RemoteRegion;
+use crate::window::may_be_executed;
 use core::any::Any;
 use core::fmt;
 use core::marker::PhantomData;
@@ -230,6 +231,8 @@ struct Parts<D: Driver> {
     used: D::Sge,
     open: Option<Open>,
     posted: Posted,
+    /// Whether a configuration has ended with an error after which the device may have executed it.
+    is_unsure: bool,
 }
 
 impl<D: Driver> MkeyParts<D> {
@@ -366,7 +369,8 @@ impl<D: Driver, B: Piece<D>> MkeyRegion<B, D> {
             return wrong("segments", "no entry of the device can have these bytes");
         };
         let (layout, bufs) = (Arc::new(layout), Box::new(bufs));
-        let parts = Parts { key, bufs, layout, len, used, open: None, posted: Posted::Nothing };
+        let posted = Posted::Nothing;
+        let parts = Parts { key, bufs, layout, len, used, open: None, posted, is_unsure: false };
         Ok(Self { parts: Box::new(MkeyParts(ManuallyDrop::new(parts))), _bufs: PhantomData })
     }
 
@@ -419,10 +423,10 @@ impl<D: Driver, B: Piece<D>> MkeyRegion<B, D> {
     /// The key and the buffers, each for itself, without a system call.
     ///
     /// # Errors
-    /// The region, if it is open: [`mkey_invalidate`](crate::Wr::mkey_invalidate) ends its access, and so does [`close`](Self::close).
+    /// The region, if it is open: [`mkey_invalidate`](crate::Wr::mkey_invalidate) ends its access, and so does [`close`](Self::close). Also if
+    /// its last configuration was flushed: the device may have executed it before the error of an earlier work request.
     pub fn into_parts(self) -> Result<(Mkey<D>, Vec<B>), Self> {
-        // A configuration that completed with an error, because the queue was flushed, was not executed.
-        if self.is_open() {
+        if self.is_open() || self.parts.0.is_unsure {
             return Err(self);
         }
         let Parts { key, bufs, .. } = self.parts.into_parts();
@@ -540,8 +544,11 @@ impl<D: Driver, B: Piece<D>> sealed::Lend<D> for MkeyRegion<B, D> {
         self
     }
     fn completed(&mut self, status: WcStatus) {
-        let Parts { open, posted, used, .. } = &mut *self.parts.0;
+        let Parts { open, posted, used, is_unsure, .. } = &mut *self.parts.0;
         let posted = core::mem::take(posted);
+        if matches!(posted, Posted::Configure(_)) {
+            *is_unsure = may_be_executed(status);
+        }
         if !status.is_success() {
             return;
         }

@@ -38,6 +38,8 @@ struct Parts<D: Driver> {
     open: Option<MwBind>,
     /// Whether an invalidation is posted.
     ends: bool,
+    /// Whether a bind has ended with an error after which the device may have executed it.
+    is_unsure: bool,
 }
 
 impl<D: Driver> WindowParts<D> {
@@ -95,7 +97,7 @@ impl<D: Driver> Window<D> {
         let mut buf = buf.into_raw();
         // If its pool is not in the window's domain, a bind is refused.
         buf.move_to(domain_of(window.pd()));
-        let parts = Parts { window, buf, bind: None, open: None, ends: false };
+        let parts = Parts { window, buf, bind: None, open: None, ends: false, is_unsure: false };
         Self { parts: Box::new(WindowParts(ManuallyDrop::new(parts))) }
     }
 
@@ -138,10 +140,11 @@ impl<D: Driver> Window<D> {
     /// The window and the buffer, each for itself, without a system call.
     ///
     /// # Errors
-    /// The window, if it is open: [`local_inv`](super::Wr::local_inv) ends the access of the peer, and so does [`close`](Self::close).
+    /// The window, if it is open: [`local_inv`](super::Wr::local_inv) ends the access of the peer, and so does [`close`](Self::close). Also if
+    /// its bind was flushed: the device may have executed it before the error of an earlier work request.
     pub fn into_parts(self) -> Result<(MemoryWindow<D>, Buf<Exposed, D>), Self> {
-        // A bind that completed with an error, because the queue was flushed, was not executed.
-        if self.parts.0.open.is_some() {
+        let Parts { open, is_unsure, .. } = &*self.parts.0;
+        if open.is_some() || *is_unsure {
             return Err(self);
         }
         let Parts { window, buf, .. } = self.parts.into_parts();
@@ -184,14 +187,14 @@ impl<D: Driver> Window<D> {
     }
 
     /// After the completion of the bind, or of the invalidation.
-    fn end(&mut self, success: bool) {
-        let Parts { window, bind, open, ends, .. } = &mut *self.parts.0;
-        if core::mem::take(ends) && success {
+    fn end(&mut self, status: WcStatus) {
+        let Parts { window, bind, open, ends, is_unsure, .. } = &mut *self.parts.0;
+        if core::mem::take(ends) && status.is_success() {
             *open = None;
         }
-        if let Some(bind) = bind.take()
-            && success
-        {
+        let Some(bind) = bind.take() else { return };
+        *is_unsure = may_be_executed(status);
+        if status.is_success() {
             window.bound(&bind);
             *open = Some(bind);
         }
@@ -219,6 +222,14 @@ impl<D: Driver> sealed::Lend<D> for Window<D> {
         self
     }
     fn completed(&mut self, status: WcStatus) {
-        self.end(status.is_success());
+        self.end(status);
     }
+}
+
+/// Whether the device may have executed a local work request that has this error. A flush says no more than that an earlier work request had
+/// an error, perhaps one of its peer, which it did not wait for.
+pub(super) fn may_be_executed(status: WcStatus) -> bool {
+    const REFUSED: [WcStatus; 4] =
+        [WcStatus::MW_BIND_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR, WcStatus::LOC_LEN_ERR];
+    !status.is_success() && !REFUSED.contains(&status)
 }

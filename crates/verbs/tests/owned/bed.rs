@@ -109,7 +109,8 @@ pub(crate) fn real_time_pair() -> (End, End) {
     pair_on(&Fabric::new(7))
 }
 
-fn pair_on(fabric: &Fabric) -> (End, End) {
+/// A pair on this fabric.
+pub(crate) fn pair_on(fabric: &Fabric) -> (End, End) {
     let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build()));
     connect(&a.qp, &b.qp).unwrap();
     (a, b)

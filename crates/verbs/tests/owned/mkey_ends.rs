@@ -5,7 +5,7 @@
 use crate::bed::{BUFS, CAP, End, connect, connect_self, loopback};
 use crate::ends::{What, refuses};
 use crate::mkeys::{
-    ENTRIES, Opened, back, configure, end, expose, exposed, invalidate, open, opened, pair, write,
+    ENTRIES, Opened, back, configure, end, expose, exposed, invalidate, open, opened, pair, pair_on, write,
 };
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
@@ -191,11 +191,47 @@ fn flushed_work_requests_leave_a_region_as_it_was() {
     });
     assert_eq!([0, 1].map(|i| regions[i].is_open()), [false, true]);
     let [closed, opened] = regions;
-    closed.into_parts().expect("it was not opened");
+    // A flush does not say whether the device has executed it.
+    let closed = closed.into_parts().expect_err("it may be open");
     let opened = opened.into_parts().expect_err("it is open still");
-    drop(opened);
+    drop((closed, opened));
     assert_eq!((a.available(), keys(&a)), (BUFS, 0));
     assert!(a.hca.violations().is_empty());
+}
+
+/// The device does not wait for the peer's answer to an earlier work request: a configuration that is flushed after its error has opened the
+/// region.
+#[test]
+fn a_flushed_configuration_may_have_been_executed() {
+    let fabric = Fabric::deterministic(7);
+    let (mut a, mut b) = pair_on(&fabric);
+    let (pool, bufs) = exposed(&b, 2, 16);
+    let key = b.pd.create_mkey(ENTRIES as u16).unwrap();
+    // "Mkey 0x.. of ..": the configuration has the next value of the low 8 bits.
+    let number =
+        format!("{key:?}").split(['x', ' ']).nth(2).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap();
+    let executed = number & !0xff | number.wrapping_add(1) & 0xff;
+    let region = MkeyRegion::new(key, bufs).unwrap();
+    fabric.script("packet device=hca1 opcode=send : drop").unwrap();
+    b.qp.send(b.filled(b"lost")).unwrap();
+    b.qp.sq().post(1).signaled().mkey_expose(region, crate::mkeys::RIGHTS).unwrap();
+    assert_eq!(b.next().wc.status, WcStatus::RETRY_EXC_ERR);
+    let done = b.next();
+    assert_eq!(done.wc.status, WcStatus::WR_FLUSH_ERR);
+    let region: Opened = done.take().unwrap();
+    assert!(!region.is_open() && region.remote_region().is_none());
+    fabric.script("").unwrap();
+    a.qp.reset().unwrap();
+    b.qp = b.pd.qp::<Rc>().mkeys(ENTRIES).cq(&b.cq).cap(CAP).create().unwrap();
+    connect(&a.qp, &b.qp).unwrap();
+    let executed = uverbs::RemoteRegion::new(0, 32, executed).unwrap();
+    assert_eq!(write(&mut a, &executed, b"it was executed"), WcStatus::SUCCESS);
+    // So the buffers come back after an end of the key, or of a new configuration.
+    let region = region.into_parts().expect_err("it may be open");
+    let region = expose(&mut b, region);
+    drop(invalidate(&mut b, region).into_parts().expect("closed"));
+    assert_eq!((pool.available(), keys(&b)), (2, 0));
+    assert!(b.hca.violations().is_empty());
 }
 
 #[test]

@@ -33,7 +33,10 @@ pub(crate) fn end(hca: Hca, kernel: Arc<dyn Kernel>) -> End {
 }
 
 pub(crate) fn pair() -> (End, End) {
-    let fabric = Fabric::deterministic(7);
+    pair_on(&Fabric::deterministic(7))
+}
+
+pub(crate) fn pair_on(fabric: &Fabric) -> (End, End) {
     let [a, b] = ["hca0", "hca1"].map(|name| {
         let hca = fabric.device(name).build();
         let kernel = hca.open();

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use uverbs::attr::{AccessFlags, MwType};
 use uverbs::mlx5::Mlx5;
 use uverbs::{Exposed, Pool, PostError, RemoteRegion, WcOpcode, WcStatus, Window};
+use uverbs_hca::Fabric;
 
 const RIGHTS: AccessFlags =
     AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_WRITE).union(AccessFlags::REMOTE_ATOMIC);
@@ -148,6 +149,38 @@ fn a_flushed_invalidation_leaves_the_window_open() {
     let buf = window.close().unwrap();
     drop(buf);
     assert_eq!((pool.available(), b.available()), (2, BUFS));
+}
+
+/// The device does not wait for the peer's answer to an earlier work request: a bind that is flushed after its error may have been executed.
+#[test]
+fn a_flushed_bind_may_have_been_executed() {
+    for mw_type in [MwType::Type1, MwType::Type2] {
+        let fabric = Fabric::deterministic(7);
+        let (mut a, mut b) = crate::bed::pair_on(&fabric);
+        let pool = pool(&b);
+        let (mw, buf) = (b.pd.alloc_mw(mw_type).unwrap(), pool.get().unwrap());
+        let key = mw.rkey() & !0xff | mw.rkey().wrapping_add(1) & 0xff;
+        let executed = RemoteRegion::new(buf.remote_region().addr(), 16, key).unwrap();
+        fabric.script("packet device=hca1 opcode=send : drop").unwrap();
+        b.qp.send(b.filled(b"lost")).unwrap();
+        b.qp.sq().post(1).signaled().bind(Window::new(mw, buf), RIGHTS).unwrap();
+        assert_eq!(b.next().wc.status, WcStatus::RETRY_EXC_ERR);
+        let done = b.next();
+        assert_eq!(done.wc.status, WcStatus::WR_FLUSH_ERR);
+        let window: Window<Mlx5> = done.take().unwrap();
+        assert!(window.remote_region().is_none());
+        fabric.script("").unwrap();
+        // A window of type 2 belongs to its QP, which has another number of packets then.
+        b.qp.reset().unwrap();
+        a.qp.reset().unwrap();
+        crate::bed::connect(&a.qp, &b.qp).unwrap();
+        assert_eq!(write(&mut a, &executed, b"it was executed"), WcStatus::SUCCESS, "{mw_type:?}");
+        // So the buffer comes back after its end only.
+        let window = window.into_parts().expect_err("it may be open");
+        drop(window.close().unwrap());
+        assert_eq!((pool.available(), b.hca.objects().get("mw")), (2, None));
+        assert!(b.hca.violations().is_empty());
+    }
 }
 
 /// A bind that was not posted is not that of a later completion.
