@@ -204,6 +204,9 @@ impl Device {
         resp: &mut Responder,
         packet: &Packet,
     ) -> Result<(), Refusal> {
+        if qp.kind != QpKind::Dct && !has_right_length(qp, packet) {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
         match &packet.body {
             Body::Send { .. } => self.take_send(cx, qp, resp, packet)?,
             Body::Write { .. } => self.take_write(cx, qp, resp, packet)?,
@@ -617,11 +620,12 @@ impl Device {
         let mut resp = core::mem::take(&mut qp.resp);
         let in_sequence = packet.psn == resp.expected;
         resp.expected = psn_add(packet.psn, 1);
-        if begins || !in_sequence {
+        let is_valid = has_right_length(qp, packet);
+        if begins || !in_sequence || !is_valid {
             resp.break_off();
         }
         let going = resp.writing.is_some() || resp.receiving.is_some();
-        if begins || in_sequence && going {
+        if is_valid && (begins || in_sequence && going) {
             let result = match &packet.body {
                 Body::Send { .. } => self.take_send(cx, qp, &mut resp, packet),
                 _ => self.take_write(cx, qp, &mut resp, packet),
@@ -663,6 +667,17 @@ pub(super) fn source_lid(cx: &Port<'_>, from: usize) -> u16 {
 /// Whether the access flags of the QP permit this operation.
 fn allowed(qp: &Qp, need: u32) -> Result<(), Refusal> {
     if qp.attr.access & need == need { Ok(()) } else { Err(Refusal::Nak(Nak::Invalid)) }
+}
+
+/// Whether the data of a send or a write have the length that its place in the message requires: those of the path MTU, except in the last
+/// packet, which may be shorter (InfiniBand specification, chapter 9.7.4.1.6). It is another one if the ends have different path MTUs.
+fn has_right_length(qp: &Qp, packet: &Packet) -> bool {
+    let (len, most) = (packet.len() as u64, u64::from(packet.count()) * u64::from(qp.attr.mtu));
+    match &packet.body {
+        Body::Send { last: true, .. } | Body::Write { last: true, .. } => len <= most,
+        Body::Send { .. } | Body::Write { .. } => len == most,
+        _ => true,
+    }
 }
 
 /// Whether a packet of a send or a write is the last one of its message.

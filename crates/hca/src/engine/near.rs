@@ -158,17 +158,20 @@ impl Device {
         }
     }
 
-    /// Whether a packet of a QP to another one can be given to it.
+    /// Whether a packet of a QP to another one can be given to it, and stands for as many packets there.
     pub(super) fn reaches(
+        &self,
         cx: &Port<'_>,
         near: &mut Near<'_, Self>,
         to: usize,
-        (qpn, dest_qpn): (u32, u32),
+        (qp, dest_qpn): (&Qp, u32),
     ) -> bool {
+        let has_same_mtu =
+            |device: &Self| device.qps.get(&dest_qpn).is_none_or(|peer| peer.attr.mtu == qp.attr.mtu);
         match to == cx.me {
             // A queue that is connected to itself is in use.
-            true => qpn != dest_qpn,
-            false => cx.net.connects(cx.me, to) && near.device(to).is_some(),
+            true => qp.qpn != dest_qpn && has_same_mtu(self),
+            false => cx.net.connects(cx.me, to) && near.device(to).is_some_and(|device| has_same_mtu(device)),
         }
     }
 

@@ -28,10 +28,11 @@ struct Effect<'a> {
 }
 
 impl Qp {
-    /// Whether it expects this packet, which these rights permit, and nothing else has begun.
+    /// Whether it expects this packet of a path with this MTU, which these rights permit, and nothing else has begun.
     #[inline]
-    fn expects(&self, psn: u32, rights: u32) -> bool {
+    fn expects(&self, (psn, mtu): (u32, u32), rights: u32) -> bool {
         self.kind == QpKind::Rc
+            && self.attr.mtu == mtu
             && self.qpn > 1
             && (self.state == State::Rts || self.established && self.state.receives())
             && self.attr.access & rights == rights
@@ -101,7 +102,7 @@ impl Device {
         // The queue is taken out of the table: one that is connected to itself is not found there.
         let is_own = dest_qpn == qpn && to == me;
         let receiving = if is_own { &*qp } else { receiver.qps.get(&dest_qpn)? };
-        let Effect { memory, receive } = receiver.effect(receiving, qp.req.next, &wr)?;
+        let Effect { memory, receive } = receiver.effect(receiving, (qp.req.next, qp.attr.mtu), &wr)?;
         let copied = match (memory, local, wr.local) {
             (None, _, _) => Ok(()),
             (Some((_, _, data)), Some((to, offset, _)), _) if reads => to.write_mapped(offset, data),
@@ -139,15 +140,15 @@ impl Device {
         Some((len, reads))
     }
 
-    /// The effect of a request with this number at its receiver, a queue of this device. `None`: it is to be executed otherwise.
+    /// The effect of a request with this number and path MTU at its receiver, a queue of this device. `None`: it is to be executed otherwise.
     #[inline]
-    fn effect(&self, qp: &Qp, psn: u32, wr: &Short) -> Option<Effect<'_>> {
+    fn effect(&self, qp: &Qp, packet: (u32, u32), wr: &Short) -> Option<Effect<'_>> {
         let rights = match wr.act {
             Act::Send => 0,
             Act::Write => access::REMOTE_WRITE,
             Act::Read => access::REMOTE_READ,
         };
-        if !qp.expects(psn, rights) || wr.act == Act::Read && qp.attr.max_dest_rd_atomic == 0 {
+        if !qp.expects(packet, rights) || wr.act == Act::Read && qp.attr.max_dest_rd_atomic == 0 {
             return None;
         }
         let (mut user, mut receive) = (qp.user(), None);

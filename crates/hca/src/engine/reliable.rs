@@ -250,7 +250,7 @@ impl Device {
             None => (peer(cx, qp), qp.attr.dest_qpn),
         };
         if let Some(devices) = near.as_deref_mut()
-            && !to.is_some_and(|to| Self::reaches(cx, devices, to, (qp.qpn, dest_qpn)))
+            && !to.is_some_and(|to| self.reaches(cx, devices, to, (&*qp, dest_qpn)))
         {
             near = None;
         }

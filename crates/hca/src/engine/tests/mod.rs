@@ -10,6 +10,7 @@ mod indirect;
 mod limits;
 mod long;
 mod mistakes;
+mod mtu;
 mod near;
 mod network;
 mod outside;

@@ -34,6 +34,13 @@ impl Tap<Packet> for Noting {
     }
 }
 
+/// Sees packets, so that they travel.
+pub(super) struct Travelling;
+
+impl Tap<Packet> for Travelling {
+    fn packet(&mut self, _: u64, _: &Address, _: &Address, _: &Packet, _: Fate) {}
+}
+
 /// When packets travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Travels {
