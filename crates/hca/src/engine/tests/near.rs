@@ -2,17 +2,20 @@
 //! Requests that are executed at the receiver at once have the effects of packets: random programs run with and without a tap, with which
 //! each packet travels, or with one at times, and all that a program or an operator can see is compared.
 
-use super::rig::{BASE, End, SRQ_WQES, TestSrq, Wc, on, pair, remote};
+use super::rig::{ALL, BASE, End, PD, SRQ_WQES, TestSrq, Wc, on, pair, remote};
 use crate::engine::Notice;
+use crate::engine::mkey::Kind;
 use crate::engine::net::Address;
 use crate::engine::packet::Packet;
 use crate::engine::qp::{QpKind, State};
+use crate::memory::Memory;
 use crate::{Fabric, Hca, Link};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use uverbs_fabric::Packet as _;
 use uverbs_fabric::random::Random;
 use uverbs_fabric::tap::{Fate, Tap};
+use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 use uverbs_mlx5_hw::wqe::{
     DataSeg, MLX5_INLINE_SEG, MLX5_OPCODE_NOP, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE,
     MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM, MLX5_WQE_CTRL_CQ_UPDATE,
@@ -68,12 +71,12 @@ impl Seen {
     /// All but the memory. How many packets have been sent behind one that fails depends on the time at which its answer arrives.
     fn rest(&self, has_failed: bool) -> impl core::fmt::Debug + PartialEq {
         let Self { completions, state, numbers, retries, notices, packets, mistakes, repairs, .. } = self;
-        let (mut numbers, mut packets) = (*numbers, *packets);
+        let (mut numbers, mut packets, mut repairs) = (*numbers, *packets, *repairs);
         if has_failed {
-            (numbers[0], packets) = (0, (0, 0));
+            (numbers[0], packets, repairs) = (0, (0, 0), 0);
         }
         let [notices, mistakes] = [notices, mistakes].map(Vec::clone);
-        (completions.clone(), *state, numbers, *retries, notices, packets, mistakes, *repairs)
+        (completions.clone(), *state, numbers, *retries, notices, packets, mistakes, repairs)
     }
 }
 
@@ -83,6 +86,8 @@ fn seen(end: &mut End, polls: bool) -> Seen {
     for cq in [&mut end.send_cq, &mut end.recv_cq].into_iter().filter(|_| polls) {
         completions.extend(core::iter::from_fn(|| cq.poll()));
     }
+    // Those of several queues in one CQ have no order.
+    completions.sort_by_key(|wc| (wc.qpn, matches!(wc.kind, MLX5_CQE_REQ | MLX5_CQE_REQ_ERR)));
     let (state, numbers, retries) = end.qp(|_, _, qp| {
         let numbers = [qp.req.next_psn(), qp.req.una, qp.resp.expected_psn(), qp.resp.msn];
         (qp.state, numbers, [qp.req.retries_left(), qp.req.rnr_retries_left()])
@@ -119,11 +124,50 @@ const FROM: u64 = 0;
 const TO: u64 = 24_000;
 /// Where answers are written.
 const ANSWERS: u64 = 48_000;
-/// The most inline data.
-const INLINE: u64 = 236;
+/// The most inline data, which is more than the usual.
+const INLINE: u64 = 300;
+
+/// The keys of the memory of an end, with their first addresses: the usual one, and others without the right to write, with addresses from 0
+/// on, without rights of peers, of another domain, without memory.
+struct Keys([(u32, u64); 6]);
+
+impl Keys {
+    fn new(end: &End) -> Self {
+        on(&end.hca, |device, _| {
+            let region = |iova| Kind::Region { memory: Arc::clone(&end.memory) as Arc<dyn Memory>, iova };
+            let mut add = |pd, access, kind| device.mkeys.add(0, pd, access, kind).unwrap();
+            Self([
+                (end.key, BASE),
+                (add(PD, ALL & !0x2, region(BASE)), BASE),
+                (add(PD, ALL, region(0)), 0),
+                (add(PD, 0x1, region(BASE)), BASE),
+                (add(PD + 1, ALL, region(BASE)), BASE),
+                (add(PD, ALL, Kind::Null), BASE),
+            ])
+        })
+    }
+
+    /// One for a request, mostly the usual one.
+    fn draw(&self, random: &mut Random) -> (u32, u64) {
+        let at = if below(random, 16) == 0 { below(random, 6) } else { 0 };
+        self.0[at as usize]
+    }
+
+    /// An entry for an answer. It has the rights: which of the requests behind one that fails at its answer are executed depends on the time.
+    fn answer(&self, random: &mut Random, at: u64, len: u32) -> DataSeg {
+        let (key, base) = self.0[[0, 0, 0, 2, 5][below(random, 5) as usize]];
+        DataSeg::new(len, key, base + at)
+    }
+
+    /// An entry for this part of the memory.
+    fn entry(&self, random: &mut Random, at: u64, len: u32) -> DataSeg {
+        let (key, base) = self.draw(random);
+        DataSeg::new(len, key, base + at)
+    }
+}
 
 /// The data of a request: inline, or one or two entries.
-fn data(random: &mut Random, from: &End, local: u64, len: u32) -> Vec<u8> {
+fn data(random: &mut Random, keys: &Keys, local: u64, len: u32) -> Vec<u8> {
     let len = if below(random, 3) == 0 { len.min(INLINE as u32) } else { len };
     if u64::from(len) <= INLINE && below(random, 2) == 0 {
         let bytes: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
@@ -131,19 +175,23 @@ fn data(random: &mut Random, from: &End, local: u64, len: u32) -> Vec<u8> {
         inline.resize(inline.len().next_multiple_of(16), 0xee);
         return inline;
     }
-    let entry = |local, len| if len == 0 { Vec::new() } else { from.sge(local, len).as_bytes().to_vec() };
+    let entry = |random: &mut Random, local, len| match len {
+        0 => Vec::new(),
+        len => keys.entry(random, local, len).as_bytes().to_vec(),
+    };
     if below(random, 4) == 0 && len > 1 {
         // The first one is short.
         let first = 1 + below(random, u64::from(len - 1).min(400)) as u32;
-        return [entry(local, first), entry(local + u64::from(first), len - first)].concat();
+        return [entry(random, local, first), entry(random, local + u64::from(first), len - first)].concat();
     }
-    entry(local, len)
+    entry(random, local, len)
 }
 
-/// Writes a request of the program into the ring. Some are wrong. `key` is the peer's.
-fn request(random: &mut Random, from: &mut End, key: u32) -> u16 {
+/// Writes a request of the program into the ring. Some are wrong.
+fn request(random: &mut Random, from: &mut End, [own, peers]: [&Keys; 2]) -> u16 {
     let (len, is_wrong) = (length(random), below(random, 40) == 0);
-    let (mut rkey, mut at) = (key, BASE + TO + below(random, 8000));
+    let (mut rkey, base) = peers.draw(random);
+    let mut at = base + TO + below(random, 8000);
     let mut local = FROM + below(random, 8000);
     if is_wrong {
         match below(random, 3) {
@@ -158,20 +206,22 @@ fn request(random: &mut Random, from: &mut End, key: u32) -> u16 {
     }
     let (imm, to) = (random.draw() as u32, remote(at, rkey));
     let to = to.as_bytes();
-    let data = data(random, from, local, len);
+    let data = data(random, own, local, len);
     match below(random, 12) {
         0..3 => from.write_ctrl(MLX5_OPCODE_RDMA_WRITE, flags, 0, &[to, &data]),
         3 | 4 => from.write_ctrl(MLX5_OPCODE_RDMA_WRITE_IMM, flags, imm, &[to, &data]),
         5 | 6 => from.write_ctrl(MLX5_OPCODE_SEND, flags, 0, &[&data]),
         7 | 8 => from.write_ctrl(MLX5_OPCODE_SEND_IMM, flags, imm, &[&data]),
         9 => {
-            let answer = from.sge(ANSWERS + below(random, 100), len.max(1));
+            let place = ANSWERS + below(random, 100);
+            let answer = own.answer(random, place, len.max(1));
             from.write_ctrl(MLX5_OPCODE_RDMA_READ, flags, 0, &[to, answer.as_bytes()])
         }
         10 => from.write_ctrl(MLX5_OPCODE_NOP, flags, 0, &[]),
         _ => {
             let atomic = [1_u64.to_be_bytes(), 2_u64.to_be_bytes()].concat();
-            let (to, answer) = (remote(at & !7, rkey), from.sge(ANSWERS + 8 * below(random, 8), 8));
+            let place = ANSWERS + 8 * below(random, 8);
+            let (to, answer) = (remote(at & !7, rkey), own.answer(random, place, 8));
             from.write_ctrl(0x12, flags, 0, &[to.as_bytes(), &atomic, answer.as_bytes()])
         }
     }
@@ -190,12 +240,12 @@ fn damage(random: &mut Random, from: &End, index: u16) {
 }
 
 /// Posts receives to an end's queue, or to its SRQ. Some are wrong.
-fn receive(random: &mut Random, end: &mut End, srq: Option<&mut TestSrq>) {
+fn receive(random: &mut Random, end: &mut End, keys: &Keys, srq: Option<&mut TestSrq>) {
     let (at, len) = (TO + below(random, 8000), 1 + length(random));
     if let Some(srq) = srq {
         let posted = on(&end.hca, |device, _| device.srqs[&srq.srqn].posted());
         if posted.is_ok_and(|posted| posted < SRQ_WQES - 1) {
-            srq.recv(end.sge(at, len), 0xffff);
+            srq.recv(keys.entry(random, at, len), 0xffff);
         }
         return;
     }
@@ -204,10 +254,38 @@ fn receive(random: &mut Random, end: &mut End, srq: Option<&mut TestSrq>) {
         1 => end.recv_bytes(DataSeg::new(1 << 31 | 5, end.key, BASE + at).as_bytes()),
         2 => end.recv_to(DataSeg::new(len, end.key ^ 0x100, BASE + at)),
         3..10 => {
-            let two = [end.sge(at, len), end.sge(at + u64::from(len), 50)];
+            let two = [keys.entry(random, at, len), keys.entry(random, at + u64::from(len), 50)];
             end.recv_list(&two);
         }
-        _ => end.recv(at, len),
+        _ => end.recv_to(keys.entry(random, at, len)),
+    }
+}
+
+/// The attributes of both ends of a program.
+struct Attrs {
+    mtus: [u32; 2],
+    access: u32,
+    reads: u8,
+    /// Data of at most so many bytes are in completions.
+    in_completions: usize,
+}
+
+impl Attrs {
+    const fn usual(mtu: u32) -> Self {
+        Self { mtus: [mtu; 2], access: 0xf, reads: 4, in_completions: 0 }
+    }
+
+    /// Mostly the usual ones.
+    fn draw(random: &mut Random) -> Self {
+        let mut mtu = || [256, 1024, 4096][below(random, 3) as usize];
+        let (mtu, other) = (mtu(), mtu());
+        let mut seldom = || below(random, 6) == 0;
+        Self {
+            mtus: [mtu, if seldom() { other } else { mtu }],
+            access: if seldom() { 0x7 } else { 0xf },
+            reads: if seldom() { 1 } else { 4 },
+            in_completions: if seldom() { 32 } else { 0 },
+        }
     }
 }
 
@@ -230,7 +308,7 @@ impl Shape {
     }
 
     /// Moves both to RTS, from any state.
-    fn connect(self, ends: [&mut End; 2], psn: u32, mtu: u32) {
+    fn connect(self, ends: [&mut End; 2], psn: u32, attrs: &Attrs) {
         let [a, b] = ends;
         for end in [&mut *a, &mut *b] {
             end.reset();
@@ -246,10 +324,17 @@ impl Shape {
             }
             Self::OneQueue => a.connect(a.qpn, 1, psn),
         }
-        for end in [a, b] {
+        for (end, mtu) in [a, b].into_iter().zip(attrs.mtus) {
             // Without retries and timers, what is compared does not depend on the time.
-            end.attr(|attr| (attr.mtu, attr.rnr_retry, attr.timeout) = (mtu, 0, 0));
-            end.qp(|_, _, qp| qp.req.rnr_retries = 0);
+            end.attr(|attr| {
+                (attr.mtu, attr.rnr_retry, attr.timeout) = (mtu, 0, 0);
+                (attr.access, attr.max_rd_atomic, attr.max_dest_rd_atomic) =
+                    (attrs.access, attrs.reads, attrs.reads);
+            });
+            end.qp(|_, _, qp| {
+                qp.req.rnr_retries = 0;
+                (qp.scatter_req, qp.scatter_resp) = (attrs.in_completions, attrs.in_completions);
+            });
         }
     }
 }
@@ -272,12 +357,13 @@ fn run(seed: u64, travels: Travels) -> Run {
         _ => Shape::TwoDevices,
     };
     let (mut a, mut b) = shape.ends(&fabric);
-    let mtu = [256, 1024, 4096][below(&mut random, 3) as usize];
-    shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, mtu);
+    let attrs = Attrs::draw(&mut random);
+    shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, &attrs);
     for end in [&a, &b] {
         end.fill(0, super::rig::MEMORY, seed as u8);
         end.hca.record_notices();
     }
+    let keys = [Keys::new(&a), Keys::new(&b)];
     let mut srq = (below(&mut random, 3) == 0).then(|| {
         let end = if shape == Shape::OneQueue { &a } else { &b };
         let srq = TestSrq::new(&end.hca, below(&mut random, 5) as u32, None);
@@ -292,12 +378,19 @@ fn run(seed: u64, travels: Travels) -> Run {
             cq.record.set(0, &record.to_be_bytes());
         }
     }
+    // What a CQ has when it gets full depends on that order.
+    if shape != Shape::TwoDevices && !polls_late && below(&mut random, 4) == 0 {
+        // Both queues have one CQ for all.
+        let shared = a.send_cq.cqn;
+        a.qp(|_, _, qp| qp.recv_cqn = shared);
+        b.qp(|_, _, qp| (qp.send_cqn, qp.recv_cqn) = (shared, shared));
+    }
     let mut steps: Vec<[Seen; 2]> = Vec::new();
     const STEPS: usize = 8;
     for step in 0..STEPS {
         let has_failed = steps.last().is_some_and(|ends| ends.iter().any(|end| end.state == State::Err));
         if below(&mut random, if has_failed { 2 } else { 12 }) == 0 {
-            shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, mtu);
+            shape.connect([&mut a, &mut b], below(&mut random, 1 << 24) as u32, &attrs);
         }
         for end in [&mut a, &mut b] {
             for cq in [&mut end.send_cq, &mut end.recv_cq] {
@@ -313,16 +406,20 @@ fn run(seed: u64, travels: Travels) -> Run {
             on(hca, |device, _| device.srqs.get_mut(&srq.srqn).iter_mut().for_each(|srq| srq.limit = limit));
         }
         for _ in 0..below(&mut random, 6) {
-            let (other, end) = if shape == Shape::OneQueue { (&mut b, &mut a) } else { (&mut a, &mut b) };
-            receive(&mut random, end, srq.as_mut());
-            receive(&mut random, other, None);
+            let [of_a, of_b] = &keys;
+            let ((end, own), (other, others)) = match shape {
+                Shape::OneQueue => ((&mut a, of_a), (&mut b, of_b)),
+                _ => ((&mut b, of_b), (&mut a, of_a)),
+            };
+            receive(&mut random, end, own, srq.as_mut());
+            receive(&mut random, other, others, None);
         }
         let turns = shape != Shape::OneQueue && below(&mut random, 3) == 0;
-        let (key_of_a, key_of_b) = (a.key, b.key);
+        let [of_a, of_b] = &keys;
         let (from, key) = match (turns, shape) {
-            (true, _) => (&mut b, key_of_a),
-            (_, Shape::OneQueue) => (&mut a, key_of_a),
-            _ => (&mut a, key_of_b),
+            (true, _) => (&mut b, [of_b, of_a]),
+            (_, Shape::OneQueue) => (&mut a, [of_a, of_a]),
+            _ => (&mut a, [of_a, of_b]),
         };
         let mut last = request(&mut random, from, key);
         for _ in 0..below(&mut random, 12) {
@@ -336,7 +433,17 @@ fn run(seed: u64, travels: Travels) -> Run {
         firsts.lock().unwrap().clear();
         fabric.tap(taps.then(|| Box::new(Noting(Arc::clone(&firsts))) as Box<dyn Tap<Packet>>));
         let next = from.qp(|_, _, qp| qp.req.next_psn());
+        // A queue that drains begins no request.
+        let drains = from.state() == State::Rts && below(&mut random, 12) == 0;
+        if drains {
+            from.attr(|attr| attr.notify_drained = true);
+            from.set_state(State::Sqd);
+        }
         from.ring(last);
+        if drains {
+            fabric.run();
+            from.set_state(State::Rts);
+        }
         fabric.run();
         if let Some(first) = firsts.lock().unwrap().get(&from.qpn) {
             assert_eq!(*first, next, "seed {seed}, step {step}: the numbers go on");
@@ -428,7 +535,7 @@ fn usual_requests_are_executed_without_packets() {
         for shares in [false, true] {
             let fabric = Fabric::new(0);
             let (mut a, mut b) = shape.ends(&fabric);
-            shape.connect([&mut a, &mut b], 5, 1024);
+            shape.connect([&mut a, &mut b], 5, &Attrs::usual(1024));
             let is_alone = shape == Shape::OneQueue;
             let srqn = shares.then(|| TestSrq::new(&b.hca, 0, None));
             let mut srq = srqn;
