@@ -10,8 +10,7 @@
 //! | `memory`     | all access to memory of the device, to rings and to doorbells           |
 //! | `table`      | the requests that the device has, by their number                       |
 //! | `wqe`        | the encoder: a work request as words                                    |
-//! | `progress`   | how far a queue is, and a batch                                         |
-//! | `send`       | the send queue, with batches; `list`, `builder`: its other two faces    |
+//! | `send`       | the send queue, with batches; `list`: its face for lists of C            |
 //! | `recv`       | receive queues                                                          |
 //! | `cq`         | polling and arming; `cq_state`: what pollers share with control calls   |
 //! | `completion` | a completion                                                            |
@@ -21,8 +20,6 @@
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll.
 
-#[cfg(not(loom))]
-mod builder;
 #[cfg(not(loom))]
 mod completion;
 #[cfg(not(loom))]
@@ -37,8 +34,6 @@ mod direct;
 mod list;
 #[cfg(not(loom))]
 pub mod memory;
-#[cfg(not(loom))]
-mod progress;
 #[cfg(not(loom))]
 mod recv;
 #[cfg(not(loom))]
@@ -64,7 +59,7 @@ pub use {
     cq_state::{CqShared, CqState},
     direct::{DoorbellPlace, QpPlaces, QueuePlace},
     recv::{Batch as RecvBatch, RecvQueue},
-    send::{Batch as SendBatch, SendQueue},
+    send::SendQueue,
     shared::QpShared,
     wqe::{Ah, SendConfig},
 };

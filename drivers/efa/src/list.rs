@@ -9,11 +9,11 @@
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe::Ah;
-use uverbs_core::provider::inline::InlineSges;
+use uverbs_core::attr::QpType;
 use uverbs_core::provider::list::{entries, push_nodes};
 use uverbs_core::provider::raw::Room;
-use uverbs_core::provider::{BadWr, Data, Dest, Inline, Op, PostError, To, Wr, WrBuilder as _};
-use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
+use uverbs_core::provider::{BadWr, Data, Dest, Op, PostError, Wr, WrBuilder as _};
+use uverbs_core::wr::{RecvWr, SendFlags, SendWr, Sge, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -63,7 +63,7 @@ unsafe fn single<const N: usize>(queue: &mut SendQueue, node: &SendWr) -> bool {
     let entries = unsafe { read::<N>(node.sg_list) };
     let flags = SendFlags::from_bits_retain(node.send_flags);
     // SAFETY: with `INLINE` the memory of the entries is readable (the contract of this function).
-    let data = unsafe { data(flags, &entries) };
+    let data = unsafe { Data::from_c(flags, &entries) };
     queue.post_one::<false>(&Wr { wr_id: node.wr_id, flags, to, op, data }).is_ok()
 }
 
@@ -94,63 +94,34 @@ unsafe fn post_send_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<
     let push = |node: &SendWr| {
         let mut room = Room::new();
         // SAFETY: a node of the list (the contract of this function).
-        let wr = unsafe { value(node, direct.config().max_sge, &mut room) }?;
-        direct.post(&wr)
+        let (op, to) = unsafe { head(node) }?;
+        let flags = SendFlags::from_bits_retain(node.send_flags);
+        // Inline data have any number of entries, as with libefa.
+        let max = if flags.contains(SendFlags::INLINE) { i32::MAX as u32 } else { direct.config().max_sge };
+        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
+        let sges = unsafe { entries(node.sg_list, node.num_sge, max, &mut room) }?;
+        // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
+        let data = unsafe { Data::from_c(flags, sges) };
+        direct.post(&Wr { wr_id: node.wr_id, flags, to, op, data })
     };
     // SAFETY: each node is NULL or valid (the contract of this function).
     unsafe { push_nodes(list, push) }.map_or(Ok(()), Err)
 }
 
-/// The operation and the destination of a node, as `Wr::from_c` makes them, of the two operations that lists have: a node names either an
-/// address handle or a remote address, so it can't be a read or write.
+/// The operation and the destination of a node, of the two operations that lists have: a node names either an address handle or a remote
+/// address, so it can't be a read or write.
 ///
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn head<'a>(node: &'a SendWr) -> Result<(Op<'a>, Dest<'a, Ah>), PostError> {
-    let op = match node.opcode {
-        WrOpcode::SEND => Op::Send,
-        WrOpcode::SEND_WITH_IMM => Op::SendImm(ImmData::from_be(node.imm_data_or_invalidate_rkey).get()),
-        _ => return Err(PostError::IllegalOpcode),
-    };
-    // SAFETY: the node of a datagram has this field of the union (the contract of this function).
-    let ud = unsafe { node.wr.ud };
-    // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
-    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
-        return Err(PostError::InvalidArgument);
-    };
-    Ok((op, Dest::Ud(To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey })))
-}
-
-/// The data of a node with these flags.
-///
-/// # Safety
-/// With `INLINE` the memory of every entry is readable.
-#[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn data(flags: SendFlags, sges: &[Sge]) -> Data<'_> {
-    if flags.contains(SendFlags::INLINE) {
-        // SAFETY: the contract of this function.
-        Data::Inline(Inline::Sges(unsafe { InlineSges::new(sges) }))
-    } else {
-        Data::Sges(sges)
+unsafe fn head(node: &SendWr) -> Result<(Op<'_>, Dest<'_, Ah>), PostError> {
+    if !matches!(node.opcode, WrOpcode::SEND | WrOpcode::SEND_WITH_IMM) {
+        return Err(PostError::IllegalOpcode);
     }
-}
-
-/// The value of a node. Inline data have any number of entries, as with libefa.
-///
-/// # Safety
-/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
-#[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn value<'a>(node: &'a SendWr, max_sge: u32, room: &'a mut Room) -> Result<Wr<'a, Ah>, PostError> {
-    // SAFETY: the contract of this function.
-    let (op, to) = unsafe { head(node) }?;
-    let flags = SendFlags::from_bits_retain(node.send_flags);
-    let max_sge = if flags.contains(SendFlags::INLINE) { i32::MAX as u32 } else { max_sge };
-    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-    let sges = unsafe { entries(node.sg_list, node.num_sge, max_sge, room) }?;
-    // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
-    let data = unsafe { data(flags, sges) };
-    Ok(Wr { wr_id: node.wr_id, flags, to, op, data })
+    // SAFETY: the node is valid (the contract of this function), and its opcode no bind and no TSO send.
+    let op = unsafe { Op::from_c(node.opcode, node) }?;
+    // SAFETY: the node is one of a datagram's queue of this driver (the contract of this function).
+    Ok((op, unsafe { Dest::from_c(QpType::Ud, node) }?))
 }
 
 /// Posts a list of receives.

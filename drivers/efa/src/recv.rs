@@ -8,13 +8,14 @@
 // here, so this module has no unsafe operation.
 
 use crate::memory::{Descs, Doorbell, RecvRing};
-use crate::progress::{Cursor, Progress};
 use crate::shared::{QpShared, may_receive};
 use crate::table::{Poster, Slots};
 use crate::wqe::recv_desc;
 use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
+use uverbs_core::provider::batch::{Cursor, Progress};
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
 
@@ -24,7 +25,7 @@ pub struct RecvQueue {
     pub(crate) ring: RecvRing,
     pub(crate) doorbell: Doorbell,
     max_sge: u32,
-    progress: Progress,
+    place: Place,
     poster: Poster,
     shared: Arc<QpShared>,
 }
@@ -35,7 +36,8 @@ impl RecvQueue {
     pub fn new(ring: RecvRing, doorbell: Doorbell, max_sge: u32, shared: Arc<QpShared>) -> Self {
         let max_sge = max_sge.min(ring.entries() / shared.recv.capacity());
         let poster = Poster::new(&shared.recv);
-        Self { ring, doorbell, max_sge, progress: Progress::NEW, poster, shared }
+        let place = Place { progress: Progress::new((0, 0)), descs: 0 };
+        Self { ring, doorbell, max_sge, place, poster, shared }
     }
 
     /// The number of receives that fit.
@@ -50,29 +52,26 @@ impl RecvQueue {
         self.max_sge
     }
 
-    /// Posts a receive. Unless it `LOOKS`, it calls no function and has any error if the state is not the one seen last, or there seems to
-    /// be no room.
+    /// Posts a receive. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would be in memory. Unless it `LOOKS`, it
+    /// calls no function, and has any error if the state is not the one seen last, or there seems to be no room.
     // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post_one<const LOOKS: bool>(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let Self { ring, doorbell, max_sge, place, poster, shared } = self;
         let access = &shared.access.recv;
         let _inside = access.inside();
         let word = state_word(access);
         if LOOKS {
-            progress.begin(word, may_receive, poster, |_| ())?;
-            progress.room(progress.published, poster)?;
-        } else if !progress.is_usual(word) {
+            place.begin(word, poster)?;
+            place.progress.room(place.progress.published, |_, at| poster.room(at))?;
+        } else if !place.progress.is_usual(word) {
             cold_path();
             return Err(PostError::QueueFull);
         }
-        let at = progress.published;
-        let last = check_sges(sges, *max_sge)?;
-        let slots = poster.slots();
-        let number = slots.prepare(at, wr_id);
-        let desc = write_all(ring.descs(), progress.descs, number, sges, last);
+        let (at, slots) = (place.progress.published, poster.slots());
+        let (number, desc) = write(ring.descs(), slots, (at, place.descs), wr_id, sges, *max_sge)?;
         slots.publish_number(number);
-        (progress.published, progress.descs) = (at.wrapping_add(1), desc);
+        (place.progress.published, place.descs) = (at.wrapping_add(1), desc);
         doorbell.ring_after_stores(desc & 0xffff);
         Ok(())
     }
@@ -86,35 +85,58 @@ impl RecvQueue {
     /// Begins to post receives one by one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn direct(&mut self) -> Result<Direct<'_>, PostError> {
-        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
+        let Self { ring, doorbell, max_sge, place, poster, shared } = self;
         let access = &shared.access.recv;
         let inside = access.inside();
-        progress.begin(state_word(access), may_receive, poster, |_| ())?;
-        let (at, desc) = (progress.published, progress.descs);
-        Ok(Direct { ring, doorbell, max_sge: *max_sge, at, desc, progress, poster, _inside: inside })
+        place.begin(state_word(access), poster)?;
+        let (at, desc) = (place.progress.published, place.descs);
+        Ok(Direct { ring, doorbell, max_sge: *max_sge, at, desc, place, poster, _inside: inside })
     }
 }
 
-/// The position of the last entry of a receive, which has at most `max`.
+/// How far the queue is.
+#[derive(Debug)]
+struct Place {
+    progress: Progress,
+    /// The position behind the last descriptor that was published.
+    descs: u32,
+}
+
+impl Place {
+    /// Begins to post in a state. After a reset, descriptors begin with the first one again.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn begin(&mut self, word: StateWord, poster: &Poster) -> Result<(), PostError> {
+        self.progress.begin(word, may_receive, |_| {
+            self.descs = 0;
+            Ok((0, poster.limit()))
+        })
+    }
+}
+
+/// Writes the receive at a position, which has at most `max` entries, from a descriptor on. Returns its number, and the position behind its
+/// last descriptor.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn check_sges(sges: &[Sge], max: u32) -> Result<usize, PostError> {
+fn write(
+    descs: Descs<'_>,
+    slots: Slots<'_>,
+    (at, mut desc): (u32, u32),
+    wr_id: u64,
+    sges: &[Sge],
+    max: u32,
+) -> Result<(u16, u32), PostError> {
     if sges.len() > max as usize {
         return Err(PostError::TooManySge);
     }
     // Without a descriptor the device would never complete it.
-    sges.len().checked_sub(1).ok_or(PostError::InvalidArgument)
-}
-
-/// Writes the descriptors of a receive from a position on. Returns the position behind them.
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn write_all(descs: Descs<'_>, mut position: u32, number: u16, sges: &[Sge], last: usize) -> u32 {
+    let last = sges.len().checked_sub(1).ok_or(PostError::InvalidArgument)?;
+    let number = slots.prepare(at, wr_id);
     for (i, sge) in sges.iter().enumerate() {
         // The number is in the first descriptor only.
         let number = if i == 0 { number } else { 0 };
-        descs.write(position, recv_desc(number, sge, i == 0, i == last));
-        position = position.wrapping_add(1);
+        descs.write(desc, recv_desc(number, sge, i == 0, i == last));
+        desc = desc.wrapping_add(1);
     }
-    position
+    Ok((number, desc))
 }
 
 /// Posts receives, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
@@ -124,7 +146,7 @@ pub(crate) struct Direct<'q> {
     max_sge: u32,
     at: u32,
     desc: u32,
-    progress: &'q mut Progress,
+    place: &'q mut Place,
     poster: &'q Poster,
     _inside: Busy<'q>,
 }
@@ -139,14 +161,12 @@ impl Direct<'_> {
     /// Posts one receive.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let at = self.at;
-        self.progress.room(at, self.poster)?;
-        let last = check_sges(sges, self.max_sge)?;
-        let slots = self.poster.slots();
-        let number = slots.prepare(at, wr_id);
-        self.desc = write_all(self.ring.descs(), self.desc, number, sges, last);
+        let Self { ring, max_sge, at, desc, place, poster, .. } = self;
+        place.progress.room(*at, |_, at| poster.room(at))?;
+        let slots = poster.slots();
+        let (number, end) = write(ring.descs(), slots, (*at, *desc), wr_id, sges, *max_sge)?;
         slots.publish_number(number);
-        self.at = at.wrapping_add(1);
+        (*at, *desc) = (at.wrapping_add(1), end);
         Ok(())
     }
 }
@@ -154,8 +174,8 @@ impl Direct<'_> {
 impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
-        if self.progress.published != self.at {
-            (self.progress.published, self.progress.descs) = (self.at, self.desc);
+        if self.place.progress.published != self.at {
+            (self.place.progress.published, self.place.descs) = (self.at, self.desc);
             self.doorbell.ring_after_stores(self.desc & 0xffff);
         }
     }
@@ -167,13 +187,11 @@ impl RecvQueueTrait for RecvQueue {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn batch(&mut self) -> Batch<'_> {
-        let Self { ring, doorbell, max_sge, progress, poster, shared } = self;
-        let cursor = match progress.begin(state_word(&shared.access.recv), may_receive, poster, |_| ()) {
-            Ok(()) => Cursor::new(progress),
-            Err(error) => Cursor::failed(error),
-        };
-        let (to, slots, desc) = (ring.descs(), poster.slots(), progress.descs);
-        Batch { to, slots, doorbell, max_sge: *max_sge, progress, poster, shared, cursor, desc }
+        let Self { ring, doorbell, max_sge, place, poster, shared } = self;
+        let begun = place.begin(state_word(&shared.access.recv), poster);
+        let cursor = Cursor::begin(&place.progress, begun);
+        let (to, slots, desc) = (ring.descs(), poster.slots(), place.descs);
+        Batch { to, slots, doorbell, max_sge: *max_sge, place, poster, shared, cursor, desc }
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -196,7 +214,7 @@ pub struct Batch<'q> {
     slots: Slots<'q>,
     doorbell: &'q Doorbell,
     max_sge: u32,
-    progress: &'q mut Progress,
+    place: &'q mut Place,
     poster: &'q Poster,
     shared: &'q QpShared,
     cursor: Cursor,
@@ -208,12 +226,10 @@ impl Batch<'_> {
     /// Writes one receive at the cursor and moves it on.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn put(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let cursor = &mut self.cursor;
-        cursor.room(self.progress, self.poster)?;
-        let last = check_sges(sges, self.max_sge)?;
-        let number = self.slots.prepare(cursor.at, wr_id);
-        self.desc = write_all(self.to, self.desc, number, sges, last);
-        cursor.at = cursor.at.wrapping_add(1);
+        let Self { to, slots, max_sge, place, poster, cursor, desc, .. } = self;
+        cursor.room(&mut place.progress, |_, at| poster.room(at))?;
+        (_, *desc) = write(*to, *slots, (cursor.at, *desc), wr_id, sges, *max_sge)?;
+        cursor.advance();
         Ok(())
     }
 }
@@ -231,12 +247,12 @@ impl RecvBatch for Batch<'_> {
     /// Publishes the receives, if there was no error and the state still allows it, in one access to the queue.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
-        let Self { slots, doorbell, progress, shared, cursor, .. } = self;
+        let Self { slots, doorbell, place, shared, cursor, desc, .. } = self;
         cursor.result()?;
         let access = &shared.access.recv;
         let _inside = access.inside();
-        progress.check(state_word(access), may_receive)?;
-        let mut at = progress.published;
+        place.progress.check(state_word(access), may_receive)?;
+        let mut at = place.progress.published;
         if at == cursor.at {
             return Ok(());
         }
@@ -244,8 +260,8 @@ impl RecvBatch for Batch<'_> {
             slots.publish(at);
             at = at.wrapping_add(1);
         }
-        (progress.published, progress.descs) = (at, self.desc);
-        doorbell.ring_after_stores(self.desc & 0xffff);
+        (place.progress.published, place.descs) = (at, desc);
+        doorbell.ring_after_stores(desc & 0xffff);
         Ok(())
     }
 }

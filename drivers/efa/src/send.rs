@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue, and its typed face: batches.
+//! The send queue: batches, the `wr_*` builders, and single requests.
 //!
 //! The queue of the device takes entries in order, and may read one as soon as it is written. So a batch is written to private memory, and
 //! copied to the device as a whole; a single request, and one of a list, which posts what is before an error, is made on the stack
@@ -8,16 +8,19 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The encoder
 // does not access that memory, so this module has no unsafe operation.
 
-use crate::builder::Session;
 use crate::memory::{Copies, Doorbell, SendRing, Wqe};
-use crate::progress::{Cursor, Progress};
 use crate::shared::{QpShared, may_send};
 use crate::table::{Poster, Slots};
 use crate::wqe::{Ah, Begun, SendConfig};
 use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
-use uverbs_core::provider::{BadWr, Data, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, Wr};
+use uverbs_core::provider::batch::{Batch, BatchQueue, Cursor, Progress};
+use uverbs_core::provider::builder::{ADDRESS, BuilderQueue, DATA, Session};
+use uverbs_core::provider::state::StateWord;
+use uverbs_core::provider::{
+    BadWr, Data, Head, Inline, Op, PostError, RemoteAddr, SendQueue as SendQueueTrait, To, Wr,
+};
 use uverbs_core::wr::{SendWr, Sge};
 
 /// A send queue.
@@ -38,8 +41,8 @@ impl SendQueue {
     #[must_use]
     pub fn new(ring: SendRing, doorbell: Doorbell, config: SendConfig, shared: Arc<QpShared>) -> Self {
         let config = config.fit(ring.is_wide(), ring.entries());
-        let poster = Poster::new(&shared.send);
-        Self { ring, doorbell, config, progress: Progress::NEW, poster, shared, session: Session::default() }
+        let (progress, poster) = (Progress::new((0, 0)), Poster::new(&shared.send));
+        Self { ring, doorbell, config, progress, poster, shared, session: Session::default() }
     }
 
     /// The number of requests that fit.
@@ -54,55 +57,13 @@ impl SendQueue {
         &self.config
     }
 
-    /// Begins a batch, unless a builder session is open.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> Cursor {
-        if self.session.is_open() {
-            return Cursor::failed(PostError::SessionOpen);
-        }
-        let Self { ring, progress, poster, shared, .. } = self;
-        match progress.begin(state_word(&shared.access.send), may_send, poster, |at| ring.restart(at)) {
-            Ok(()) => Cursor::new(progress),
-            Err(error) => Cursor::failed(error),
-        }
-    }
-
-    /// Makes sure that there is room at the cursor.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn room(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
-        cursor.room(&mut self.progress, &self.poster)
-    }
-
     /// The number and the phase of the request at a position that may be written.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn number(&self, at: u32, wr_id: u64) -> (u16, bool) {
         (self.poster.slots().prepare(at, wr_id), self.ring.phase(at))
     }
 
-    /// Writes one request at the cursor and moves it on.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
-        self.room(cursor)?;
-        let (number, phase) = self.number(cursor.at, wr.wr_id);
-        let begun = Begun::of(&self.config, number, phase, wr)?;
-        let is_wide = self.ring.is_wide();
-        self.ring.staged(cursor.at).put(&self.config, &begun, &wr.data, is_wide)?;
-        cursor.at = cursor.at.wrapping_add(1);
-        Ok(())
-    }
-
-    /// Copies the requests before the cursor to the device and rings, if there was no error and the state still allows it.
-    // codegen: call
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if self.doorbell.is_mapped() {
-            self.publish_by(cursor, Doorbell::ring_register)
-        } else {
-            self.publish_to_port(cursor)
-        }
-    }
-
-    /// [`publish`](Self::publish) to a software device.
+    /// [`publish`](BatchQueue::publish) to a software device.
     #[cold]
     #[inline(never)]
     fn publish_to_port(&mut self, cursor: &Cursor) -> Result<(), PostError> {
@@ -138,8 +99,15 @@ impl SendQueue {
         Ok(())
     }
 
+    /// The hints for the request that was begun last, `EFA_IO_PROCESSING_HINT_*` (`efadv_wr_set_processing_hints`).
+    pub fn wr_set_processing_hints(&mut self, hints: u8) {
+        if let Some(at) = self.session.current() {
+            self.ring.staged(at).put_hints(hints);
+        }
+    }
+
     /// Posts one request, unless a builder session is open. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would
-    /// be in memory. Unless it `LOOKS`, it calls no function and has any error if the state is not the one seen last, or there seems to be
+    /// be in memory. Unless it `LOOKS`, it calls no function, and has any error if the state is not the one seen last, or there seems to be
     /// no room.
     // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -152,8 +120,8 @@ impl SendQueue {
         let _inside = access.inside();
         let word = state_word(access);
         if LOOKS {
-            progress.begin(word, may_send, poster, |at| ring.restart(at))?;
-            progress.room(progress.published, poster)?;
+            begin(progress, ring, poster, word)?;
+            progress.room(progress.published, |_, at| poster.room(at))?;
         } else if !progress.is_usual(word) {
             cold_path();
             return Err(PostError::QueueFull);
@@ -175,19 +143,9 @@ impl SendQueue {
         let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
         let access = &shared.access.send;
         let inside = access.inside();
-        progress.begin(state_word(access), may_send, poster, |at| ring.restart(at))?;
-        let at = progress.published;
-        Ok(Direct {
-            ring,
-            doorbell,
-            config,
-            at,
-            progress,
-            poster,
-            unrung: 0,
-            copies: Copies::start(),
-            _inside: inside,
-        })
+        begin(progress, ring, poster, state_word(access))?;
+        let (at, copies) = (progress.published, Copies::start());
+        Ok(Direct { ring, doorbell, config, at, progress, poster, unrung: 0, copies, _inside: inside })
     }
 }
 
@@ -218,6 +176,20 @@ fn put(
     Ok(copies)
 }
 
+/// Begins to post in a state. After a reset, positions begin with 0 again.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn begin(
+    progress: &mut Progress,
+    ring: &mut SendRing,
+    poster: &Poster,
+    word: StateWord,
+) -> Result<(), PostError> {
+    progress.begin(word, may_send, |at| {
+        ring.restart(at);
+        Ok((0, poster.limit()))
+    })
+}
+
 /// Posts requests to the device, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
 pub(crate) struct Direct<'q> {
     ring: &'q mut SendRing,
@@ -244,7 +216,7 @@ impl Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn post(&mut self, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         let at = self.at;
-        self.progress.room(at, self.poster)?;
+        self.progress.room(at, |_, at| self.poster.room(at))?;
         if self.unrung == self.config.max_batch {
             // Not a call, for which the fields would have to be in memory.
             cold_path();
@@ -273,12 +245,11 @@ impl SendQueueTrait for SendQueue {
     type Sge = Sge;
     type Remote = RemoteAddr;
     type Ah = Ah;
-    type Batch<'q> = Batch<'q>;
+    type Batch<'q> = Batch<'q, Self>;
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn batch(&mut self) -> Batch<'_> {
-        let cursor = self.begin();
-        Batch { queue: self, cursor }
+    fn batch(&mut self) -> Batch<'_, Self> {
+        Batch::begin(self)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -293,28 +264,75 @@ impl SendQueueTrait for SendQueue {
     }
 }
 
-/// A batch of sends.
-#[derive(Debug)]
-#[must_use = "a batch that is dropped posts nothing"]
-pub struct Batch<'q> {
-    queue: &'q mut SendQueue,
-    cursor: Cursor,
-}
-
-impl SendBatch for Batch<'_> {
-    type Sge = Sge;
-    type Remote = RemoteAddr;
-    type Ah = Ah;
-
+impl BatchQueue for SendQueue {
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn push(&mut self, wr: &Wr<'_, Ah>) {
-        if let Err(error) = self.queue.push(&mut self.cursor, wr) {
-            self.cursor.latch(error);
+    fn begin(&mut self) -> Cursor {
+        if self.session.is_open() {
+            return Cursor::failed(PostError::SessionOpen);
         }
+        let Self { ring, progress, poster, shared, .. } = self;
+        let begun = begin(progress, ring, poster, state_word(&shared.access.send));
+        Cursor::begin(progress, begun)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(self) -> Result<(), PostError> {
-        self.queue.publish(&self.cursor)
+    fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
+        self.room(cursor)?;
+        let (number, phase) = self.number(cursor.at, wr.wr_id);
+        let begun = Begun::of(&self.config, number, phase, wr)?;
+        let is_wide = self.ring.is_wide();
+        self.ring.staged(cursor.at).put(&self.config, &begun, &wr.data, is_wide)?;
+        cursor.advance();
+        Ok(())
+    }
+
+    // codegen: call
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if self.doorbell.is_mapped() {
+            self.publish_by(cursor, Doorbell::ring_register)
+        } else {
+            self.publish_to_port(cursor)
+        }
+    }
+}
+
+/// Every request has data and a destination.
+impl BuilderQueue for SendQueue {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn room(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+        cursor.room(&mut self.progress, |_, at| self.poster.room(at))
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_head(&mut self, at: u32, head: Head, op: &Op<'_>) -> Result<u8, PostError> {
+        let ((number, phase), is_wide) = (self.number(at, head.wr_id), self.ring.is_wide());
+        self.ring.staged(at).begin(&self.config, number, phase, head.flags, op, is_wide)?;
+        Ok(DATA | ADDRESS)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_destination(&mut self, at: u32, to: &To<'_, Ah>) -> Result<(), PostError> {
+        self.ring.staged(at).put_destination(to)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_sges(&mut self, at: u32, sges: &[Sge]) -> Result<(), PostError> {
+        self.ring.staged(at).put_sges(&self.config, sges)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_inline(&mut self, at: u32, data: &Inline<'_>) -> Result<(), PostError> {
+        self.ring.staged(at).put_inline(&self.config, data)
     }
 }

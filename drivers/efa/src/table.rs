@@ -16,6 +16,7 @@ use core::hint::cold_path;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::sync::Arc;
+use uverbs_core::provider::PostError;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -211,6 +212,13 @@ impl Poster {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn limit(&self) -> u32 {
         self.table.limit()
+    }
+
+    /// The limit, if there is room at a position.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn room(&self, at: u32) -> Result<u32, PostError> {
+        let limit = self.limit();
+        if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
     }
 }
 

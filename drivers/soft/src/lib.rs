@@ -21,7 +21,6 @@
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll, and no call is dynamic.
 
-mod builder;
 mod cq;
 mod cq_state;
 pub mod device;
@@ -48,5 +47,8 @@ pub use driver::{Soft, ThreadDomain};
 pub use format::Format;
 pub use object::{Cq, Qp, Srq, close};
 pub use recv::{Batch as RecvBatch, RecvQueue};
-pub use send::{Batch as SendBatch, SendConfig, SendQueue};
+pub use send::{SendConfig, SendQueue};
 pub use shared::QpShared;
+
+/// A batch of sends.
+pub type SendBatch<'q, F, B> = uverbs_core::provider::batch::Batch<'q, SendQueue<F, B>>;

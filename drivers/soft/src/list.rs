@@ -8,9 +8,9 @@
 
 use crate::doorbell::{FlushBell, SendBell};
 use crate::format::Format;
-use crate::producer::PostCursor;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
+use uverbs_core::provider::batch::{BatchQueue as _, Cursor};
 use uverbs_core::provider::list::{entries, outcome, push_nodes};
 use uverbs_core::provider::raw::Room;
 use uverbs_core::provider::{BadWr, PostError, Wr, WrBuilder as _};
@@ -32,9 +32,7 @@ pub(crate) unsafe fn post_send<F: Format, B: SendBell>(
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }
     let mut cursor = queue.begin();
-    if let Some(error) = cursor.error() {
-        return Err(BadWr { error, wr: list });
-    }
+    cursor.result().map_err(|error| BadWr { error, wr: list })?;
     // SAFETY: a node of the list, so the structs and entries that it points to are valid (the contract of
     // `SendQueue::post_send`).
     let push = |wr: &SendWr| unsafe { push_send(queue, &mut cursor, wr) };
@@ -50,7 +48,7 @@ pub(crate) unsafe fn post_send<F: Format, B: SendBell>(
 #[inline]
 unsafe fn push_send<F: Format, B: SendBell>(
     queue: &mut SendQueue<F, B>,
-    cursor: &mut PostCursor,
+    cursor: &mut Cursor,
     wr: &SendWr,
 ) -> Result<(), PostError> {
     let mut room = Room::new();
@@ -71,9 +69,7 @@ pub(crate) unsafe fn post_recv<F: Format, B: FlushBell>(
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }
     let mut cursor = queue.begin();
-    if let Some(error) = cursor.error() {
-        return Err(BadWr { error, wr: list });
-    }
+    cursor.result().map_err(|error| BadWr { error, wr: list })?;
     let max_sge = queue.max_sge();
     let push = |wr: &RecvWr| {
         let mut room = Room::new();

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The producing side of a ring: send queues, receive queues, shared receive queues.
 //!
-//! The producer keeps a private position and passes it to the ring only to publish. The limit up to which it may write is
-//! cached, and asked for again only when the queue seems full. Every condition that forbids posting (a full queue, a
-//! latched error, the wrong state) sets [`PostCursor::limit`] to the position of the cursor, so the hot path has one
-//! compare for all of them.
+//! The producer keeps a private position ([`Progress`]) and passes it to the ring only to publish.
 //!
 //! WRs are written to slots that are not published, outside of any access that a control call waits for: what was written before
 //! a reset is never published ([`Producer::publish`]).
@@ -14,47 +11,8 @@ use crate::shared::QpShared;
 use std::sync::Arc;
 use uverbs_core::kernel::{QueueAccess, state_word};
 use uverbs_core::provider::PostError;
+use uverbs_core::provider::batch::{Cursor, Progress};
 use uverbs_core::provider::state::StateWord;
-
-/// The position at which a batch writes: beyond the published position, so the kernel does not see the WQEs before they
-/// are published.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostCursor {
-    /// The next slot.
-    pub(crate) at: u32,
-    /// The slot that must not be written.
-    limit: u32,
-    /// The first error; then `limit == at`.
-    error: Option<PostError>,
-}
-
-impl PostCursor {
-    /// The cursor of a batch that failed before it began.
-    pub(crate) const fn failed(error: PostError) -> Self {
-        Self { at: 0, limit: 0, error: Some(error) }
-    }
-
-    /// Records the first error, after which there is no room.
-    #[cold]
-    pub(crate) fn latch(&mut self, error: PostError) {
-        if self.error.is_none() {
-            self.error = Some(error);
-        }
-        self.limit = self.at;
-    }
-
-    /// The latched error.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn error(&self) -> Option<PostError> {
-        self.error
-    }
-
-    /// Moves to the next slot.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn advance(&mut self) {
-        self.at = self.at.wrapping_add(1);
-    }
-}
 
 /// The differences between a send queue and a receive queue.
 pub(crate) trait QueueKind<F: Format> {
@@ -100,12 +58,7 @@ impl<F: Format> QueueKind<F> for Receives {
 #[derive(Debug)]
 pub(crate) struct Producer<F: Format, K: QueueKind<F>> {
     ring: K::Ring,
-    /// The position behind the last published WR, which only this side changes.
-    published: u32,
-    /// The position that must not be written, as far as is known.
-    limit: u32,
-    /// The state word under which posting was allowed last.
-    seen: StateWord,
+    progress: Progress,
     pub(crate) shared: Arc<QpShared<F>>,
     /// The kernel reads another ring by now.
     lost: bool,
@@ -114,8 +67,8 @@ pub(crate) struct Producer<F: Format, K: QueueKind<F>> {
 impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     /// Uses a ring from its current positions on.
     pub(crate) fn new(ring: K::Ring, shared: Arc<QpShared<F>>) -> Result<Self, PostError> {
-        let (published, limit) = ring.start(0)?;
-        Ok(Self { ring, published, limit, seen: StateWord::NONE, shared, lost: false })
+        let progress = Progress::new(ring.start(0)?);
+        Ok(Self { ring, progress, shared, lost: false })
     }
 
     /// The ring in use.
@@ -125,12 +78,12 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
 
     /// The number of published WRs that the kernel has not taken, and a position that changes when it takes one.
     pub(crate) fn untaken(&self) -> (u32, u32) {
-        self.ring.untaken(self.published)
+        self.ring.untaken(self.progress.published)
     }
 
     /// Replaces the ring by the one to which the kernel moved its elements. If that ring makes no sense, nothing changes.
     pub(crate) fn replace_ring(&mut self, ring: K::Ring) -> Result<(), PostError> {
-        (self.published, self.limit) = ring.start(0)?;
+        self.progress.set_to(ring.start(0)?);
         (self.ring, self.lost) = (ring, false);
         Ok(())
     }
@@ -138,51 +91,31 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     /// Refuses all later posts: the kernel uses a ring that could not be mapped.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
-        self.seen = StateWord::NONE;
+        self.progress.forget_state();
     }
 
     /// Begins a batch.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> PostCursor {
-        let word = state_word(K::access(&self.shared));
-        if word != self.seen {
-            return self.begin_cold(word);
-        }
-        PostCursor { at: self.published, limit: self.limit, error: None }
+    pub(crate) fn begin(&mut self) -> Cursor {
+        let Self { ring, progress, shared, lost, .. } = self;
+        // The state of a queue that is lost does not matter, but in a child of fork.
+        let may = |word: StateWord| K::open(word) || *lost && !word.is_forked();
+        // A reset empties the ring, and the kernel may continue anywhere.
+        let start = |published| if *lost { Err(PostError::Corrupt) } else { ring.start(published) };
+        let begun = progress.begin(state_word(K::access(shared)), may, start);
+        Cursor::begin(progress, begun)
     }
 
-    /// Begins the first batch, or the first one after a change of the state.
-    #[cold]
-    fn begin_cold(&mut self, word: StateWord) -> PostCursor {
-        if word.is_forked() {
-            return PostCursor::failed(PostError::Forked);
-        }
-        if self.lost {
-            return PostCursor::failed(PostError::Corrupt);
-        }
-        if !K::open(word) {
-            return PostCursor::failed(word.refusal());
-        }
-        // A reset empties the ring, and the kernel may continue anywhere.
-        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
-            match self.ring.start(self.published) {
-                Ok(start) => (self.published, self.limit) = start,
-                Err(error) => return PostCursor::failed(error),
-            }
-        }
-        self.seen = word;
-        PostCursor { at: self.published, limit: self.limit, error: None }
+    /// Makes sure that there is room at the cursor. Asks the ring if the queue seems full.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn room(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+        cursor.room(&mut self.progress, |published, at| self.ring.room(published, at))
     }
 
     /// The slot at the cursor.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn slot(
-        &mut self,
-        cursor: &mut PostCursor,
-    ) -> Result<<K::Ring as PostRing>::Slot<'_>, PostError> {
-        if cursor.at == cursor.limit {
-            cursor.limit = self.refresh(cursor.at, cursor.error)?;
-        }
+    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<<K::Ring as PostRing>::Slot<'_>, PostError> {
+        self.room(cursor)?;
         Ok(self.ring.slot(cursor.at))
     }
 
@@ -192,18 +125,7 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
         self.ring.slot(at)
     }
 
-    /// Called when the queue seems full: asks the ring.
-    // codegen: address
-    #[cold]
-    fn refresh(&mut self, at: u32, error: Option<PostError>) -> Result<u32, PostError> {
-        if let Some(e) = error {
-            return Err(e);
-        }
-        self.limit = self.ring.room(self.published, at)?;
-        Ok(self.limit)
-    }
-
-    /// Makes everything before the cursor visible to the kernel, if the state still allows it and no reset came since
+    /// Makes everything before the cursor visible to the kernel, if there was no error, the state still allows it and no reset came since
     /// the batch began. `prepare` is called before that, with the ring and the shared part, and may refuse; `notify` after that,
     /// with the state.
     ///
@@ -212,23 +134,22 @@ impl<F: Format, K: QueueKind<F>> Producer<F, K> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(
         &mut self,
-        cursor: &PostCursor,
+        cursor: &Cursor,
         prepare: impl FnOnce(&mut K::Ring, &QpShared<F>) -> Result<(), PostError>,
         notify: impl FnOnce(StateWord) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
-        let Self { ring, published, shared, seen, .. } = self;
+        cursor.result()?;
+        let Self { ring, progress, shared, .. } = self;
         let access = K::access(shared);
         let _inside = access.inside();
         let word = state_word(access);
-        if word != *seen && (!K::open(word) || word.resets_differ(*seen)) {
-            return Err(word.refusal());
-        }
-        if cursor.at == *published {
+        progress.check(word, K::open)?;
+        if cursor.at == progress.published {
             return Ok(());
         }
         prepare(ring, shared)?;
-        ring.publish(*published, cursor.at);
-        *published = cursor.at;
+        ring.publish(progress.published, cursor.at);
+        progress.published = cursor.at;
         notify(word)
     }
 }

@@ -6,11 +6,12 @@
 
 use crate::doorbell::FlushBell;
 use crate::format::{Format, PostRing as _};
-use crate::producer::{PostCursor, Producer, Receives};
+use crate::producer::{Producer, Receives};
 use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
 use std::sync::Arc;
+use uverbs_core::provider::batch::Cursor;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
@@ -88,17 +89,12 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> PostCursor {
+    pub(crate) fn begin(&mut self) -> Cursor {
         self.ring.begin()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(
-        &mut self,
-        cursor: &mut PostCursor,
-        wr_id: u64,
-        sges: &[Sge],
-    ) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         let mut slot = self.ring.slot(cursor)?;
         let data = wqe::put_sges(&mut slot, max_sge, F::TOO_LONG, sges)?;
@@ -107,9 +103,9 @@ impl<F: Format, B: FlushBell> RecvQueue<F, B> {
         Ok(())
     }
 
-    /// Publishes the WRs before the cursor.
+    /// Publishes the WRs before the cursor, if there was no error.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
+    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
         let flush = |word: StateWord| if F::must_flush(word) { flush(bell) } else { Ok(()) };
         self.ring.publish(cursor, |_, _| Ok(()), flush)
@@ -161,7 +157,7 @@ impl<F: Format, B: fmt::Debug> fmt::Debug for RecvQueue<F, B> {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, F: Format, B: FlushBell> {
     queue: &'q mut RecvQueue<F, B>,
-    cursor: PostCursor,
+    cursor: Cursor,
 }
 
 impl<F: Format, B: FlushBell> RecvBatch for Batch<'_, F, B> {
@@ -176,10 +172,7 @@ impl<F: Format, B: FlushBell> RecvBatch for Batch<'_, F, B> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn complete(self) -> Result<(), PostError> {
-        match self.cursor.error() {
-            Some(error) => Err(error),
-            None => self.queue.publish(&self.cursor),
-        }
+        self.queue.publish(&self.cursor)
     }
 }
 

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue, and its typed face: batches.
+//! The send queue: batches, and the `wr_*` builders.
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The
 // encoder does not access that memory, so this module has no unsafe operation.
 
-use crate::builder::Session;
 use crate::doorbell::SendBell;
 use crate::format::{Destination, Format, PostRing as _, SendSlot};
-use crate::producer::{PostCursor, Producer, Sends};
+use crate::producer::{Producer, Sends};
 use crate::shared::QpShared;
 use crate::wqe;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpType;
+use uverbs_core::provider::batch::{Batch, BatchQueue, Cursor};
+use uverbs_core::provider::builder::{ADDRESS, BuilderQueue, DATA, Session};
 use uverbs_core::provider::list::ListRules;
 use uverbs_core::provider::opcodes::opcode_bit;
 use uverbs_core::provider::{
-    BadWr, Data, Dest, Head, PostError, RemoteAddr, SendBatch, SendQueue as SendQueueTrait, To, Wr,
+    BadWr, Data, Dest, Head, Inline, Op, PostError, RemoteAddr, SendQueue as SendQueueTrait, To, Wr,
 };
 use uverbs_core::wr::{SendFlags, SendWr, Sge, WrOpcode};
 
@@ -42,7 +43,9 @@ pub struct SendConfig {
 pub struct SendQueue<F: Format, B> {
     pub(crate) ring: Producer<F, Sends>,
     pub(crate) config: SendConfig,
-    pub(crate) session: Session,
+    session: Session,
+    /// The opcode and the flags of the WR that a builder began last.
+    begun: (WrOpcode, SendFlags),
     bell: B,
 }
 
@@ -61,7 +64,8 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
         let (entries, bytes) = ring.slot_room();
         config.max_sge = config.max_sge.min(entries);
         config.max_inline = config.max_inline.min(bytes);
-        Ok(Self { ring: Producer::new(ring, shared)?, config, session: Session::default(), bell })
+        let begun = (WrOpcode(u32::MAX), SendFlags::empty());
+        Ok(Self { ring: Producer::new(ring, shared)?, config, session: Session::default(), begun, bell })
     }
 
     /// The number of WRs that fit, at least the number requested.
@@ -79,44 +83,6 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, opcode: WrOpcode) -> bool {
         (self.config.connected | self.config.datagram) & opcode_bit(opcode) != 0
-    }
-
-    /// Opens a cursor, unless a builder session is open.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn begin(&mut self) -> PostCursor {
-        if self.session.is_open() {
-            return PostCursor::failed(PostError::SessionOpen);
-        }
-        self.ring.begin()
-    }
-
-    /// Writes one WR at the cursor and moves it on.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn push(&mut self, cursor: &mut PostCursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
-        let opcode = wr.op.opcode();
-        let (allowed, to) = match wr.to {
-            Dest::Peer => (self.config.connected, None),
-            Dest::Ud(To { ah, remote_qpn, remote_qkey }) => {
-                (self.config.datagram, Some(self.destination(ah, remote_qpn, remote_qkey)))
-            }
-            // The devices have no XRC, no dynamic connections and no raw packets.
-            Dest::Xrc(_) | Dest::Dc(_) | Dest::Frame => (0, None),
-        };
-        if allowed & opcode_bit(opcode) == 0 {
-            return Err(self.refuse(opcode));
-        }
-        if matches!(opcode, WrOpcode::BIND_MW) && !wr.data.sges().is_empty() {
-            return Err(PostError::InvalidArgument);
-        }
-        let head = Head { wr_id: wr.wr_id, flags: wqe::check_flags(wr.flags | self.config.always)? };
-        if wr.op.has_data() && matches!(wr.data, Data::Inline(_)) {
-            F::check_inline(opcode)?;
-        }
-        let config = self.config;
-        let mut slot = self.ring.slot(cursor)?;
-        encode::<F>(&mut slot, &config, head, to, wr)?;
-        cursor.advance();
-        Ok(())
     }
 
     /// The WRs of lists. The devices with datagrams have them on queues of their own.
@@ -143,29 +109,6 @@ impl<F: Format, B: SendBell> SendQueue<F, B> {
             PostError::IllegalOpcode
         }
     }
-
-    /// Publishes a batch and rings.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn finish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
-        match cursor.error() {
-            Some(error) => Err(error),
-            None => self.publish(cursor),
-        }
-    }
-
-    /// Publishes the WRs before the cursor, if there are any, and rings.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(&mut self, cursor: &PostCursor) -> Result<(), PostError> {
-        let Self { ring, bell, .. } = self;
-        let end = cursor.at;
-        let prepare = |ring: &mut F::SendRing, shared: &QpShared<F>| {
-            F::before_sends(shared.own(), bell)?;
-            F::mark_end(ring.slot(end));
-            Ok(())
-        };
-        // From now on the kernel may execute the WRs, even if the system call fails.
-        ring.publish(cursor, prepare, |_| F::ring(bell).map_err(PostError::Doorbell))
-    }
 }
 
 /// Writes one WR that is checked to a slot: the only function in which a post becomes a WQE. After an error the contents of the slot are
@@ -191,14 +134,13 @@ impl<F: Format, B: SendBell> SendQueueTrait for SendQueue<F, B> {
     type Remote = RemoteAddr;
     type Ah = F::Ah;
     type Batch<'q>
-        = Batch<'q, F, B>
+        = Batch<'q, Self>
     where
         Self: 'q;
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn batch(&mut self) -> Batch<'_, F, B> {
-        let cursor = self.begin();
-        Batch { queue: self, cursor }
+    fn batch(&mut self) -> Batch<'_, Self> {
+        Batch::begin(self)
     }
 
     #[inline]
@@ -220,33 +162,110 @@ impl<F: Format, B: fmt::Debug> fmt::Debug for SendQueue<F, B> {
     }
 }
 
-/// A batch of sends.
-#[must_use = "a batch that is dropped posts nothing"]
-pub struct Batch<'q, F: Format, B: SendBell> {
-    queue: &'q mut SendQueue<F, B>,
-    cursor: PostCursor,
-}
-
-impl<F: Format, B: SendBell> SendBatch for Batch<'_, F, B> {
-    type Sge = Sge;
-    type Remote = RemoteAddr;
-    type Ah = F::Ah;
-
+impl<F: Format, B: SendBell> BatchQueue for SendQueue<F, B> {
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn push(&mut self, wr: &Wr<'_, F::Ah>) {
-        if let Err(error) = self.queue.push(&mut self.cursor, wr) {
-            self.cursor.latch(error);
+    fn begin(&mut self) -> Cursor {
+        if self.session.is_open() {
+            return Cursor::failed(PostError::SessionOpen);
         }
+        self.ring.begin()
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn complete(self) -> Result<(), PostError> {
-        self.queue.finish(&self.cursor)
+    fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, F::Ah>) -> Result<(), PostError> {
+        let opcode = wr.op.opcode();
+        let (allowed, to) = match wr.to {
+            Dest::Peer => (self.config.connected, None),
+            Dest::Ud(To { ah, remote_qpn, remote_qkey }) => {
+                (self.config.datagram, Some(self.destination(ah, remote_qpn, remote_qkey)))
+            }
+            // The devices have no XRC, no dynamic connections and no raw packets.
+            Dest::Xrc(_) | Dest::Dc(_) | Dest::Frame => (0, None),
+        };
+        if allowed & opcode_bit(opcode) == 0 {
+            return Err(self.refuse(opcode));
+        }
+        if matches!(opcode, WrOpcode::BIND_MW) && !wr.data.sges().is_empty() {
+            return Err(PostError::InvalidArgument);
+        }
+        let head = Head { wr_id: wr.wr_id, flags: wqe::check_flags(wr.flags | self.config.always)? };
+        if wr.op.has_data() && matches!(wr.data, Data::Inline(_)) {
+            F::check_inline(opcode)?;
+        }
+        let config = self.config;
+        let mut slot = self.ring.slot(cursor)?;
+        encode::<F>(&mut slot, &config, head, to, wr)?;
+        cursor.advance();
+        Ok(())
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        let Self { ring, bell, .. } = self;
+        let end = cursor.at;
+        let prepare = |ring: &mut F::SendRing, shared: &QpShared<F>| {
+            F::before_sends(shared.own(), bell)?;
+            F::mark_end(ring.slot(end));
+            Ok(())
+        };
+        // From now on the kernel may execute the WRs, even if the system call fails.
+        ring.publish(cursor, prepare, |_| F::ring(bell).map_err(PostError::Doorbell))
     }
 }
 
-impl<F: Format, B: SendBell> fmt::Debug for Batch<'_, F, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
+/// A builder writes the head of a WQE, which says what the setters need of it.
+impl<F: Format, B: SendBell> BuilderQueue for SendQueue<F, B> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn session(&self) -> &Session {
+        &self.session
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn room(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+        self.ring.room(cursor)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_head(&mut self, at: u32, head: Head, op: &Op<'_>) -> Result<u8, PostError> {
+        let opcode = op.opcode();
+        if self.config.builder & opcode_bit(opcode) == 0 {
+            return Err(PostError::IllegalOpcode);
+        }
+        let flags = wqe::check_flags(head.flags | self.config.always)?;
+        F::put_send(&mut self.ring.slot_at(at), Head { flags, ..head }, None, op, wqe::NO_DATA)?;
+        self.begun = (opcode, flags);
+        let data = if op.has_data() { DATA } else { 0 };
+        Ok(if self.config.datagram == 0 { data } else { data | ADDRESS })
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_destination(&mut self, at: u32, to: &To<'_, F::Ah>) -> Result<(), PostError> {
+        let to = self.destination(to.ah, to.remote_qpn, to.remote_qkey);
+        F::set_destination(&mut self.ring.slot_at(at), to);
+        Ok(())
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_sges(&mut self, at: u32, sges: &[Sge]) -> Result<(), PostError> {
+        let (opcode, flags) = self.begun;
+        let mut slot = self.ring.slot_at(at);
+        let data = wqe::put_send_sges::<F>(&mut slot, self.config.max_sge, opcode, sges)?;
+        F::set_data(&mut slot, opcode, flags, data);
+        Ok(())
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn put_inline(&mut self, at: u32, data: &Inline<'_>) -> Result<(), PostError> {
+        let (opcode, flags) = self.begun;
+        F::check_inline(opcode)?;
+        let mut slot = self.ring.slot_at(at);
+        let data = wqe::put_inline(&mut slot, self.config.max_inline, data)?;
+        F::set_data(&mut slot, opcode, flags, data);
+        Ok(())
     }
 }

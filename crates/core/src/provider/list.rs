@@ -201,6 +201,23 @@ impl<'a, A> Dest<'a, A> {
     }
 }
 
+impl<'a> Data<'a> {
+    /// The data of a node with these flags.
+    ///
+    /// # Safety
+    /// With `INLINE` the memory of every entry is readable as long as the result is used.
+    #[must_use]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn from_c(flags: SendFlags, sges: &'a [Sge]) -> Self {
+        if flags.contains(SendFlags::INLINE) {
+            // SAFETY: the contract of this function.
+            Self::Inline(Inline::Sges(unsafe { InlineSges::new(sges) }))
+        } else {
+            Self::Sges(sges)
+        }
+    }
+}
+
 impl<'a, A, R: WireRemote> Wr<'a, A, Sge, R> {
     /// The value of a node. `room` is for its entries, if they are not aligned.
     ///
@@ -238,12 +255,8 @@ impl<'a, A, R: WireRemote> Wr<'a, A, Sge, R> {
         if is_inline && !takes_inline(opcode) {
             return Err(PostError::IllegalFlag);
         }
-        let data = if is_inline {
-            // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
-            Data::Inline(Inline::Sges(unsafe { InlineSges::new(sges) }))
-        } else {
-            Data::Sges(sges)
-        };
+        // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
+        let data = if is_inline { unsafe { Data::from_c(flags, sges) } } else { Data::Sges(sges) };
         Ok(Self { wr_id, flags, to, op, data })
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! Every queue type here is an *engine*: `&mut self`, no lock. [`crate::sync::Locked`] adds a lock.
 
+pub mod batch;
+pub mod builder;
 pub mod completion;
 pub mod driver;
 pub mod error;
