@@ -112,6 +112,11 @@ impl core::error::Error for Error {}
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
+    /// `verb` has no memory for this.
+    pub fn no_memory(verb: &'static str, what: impl Into<Cow<'static, str>>, error: &std::io::Error) -> Self {
+        Self::os(verb, what, error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw))
+    }
+
     /// `verb(object)` failed with `errno`; an errno that means "not supported" becomes [`Error::Unsupported`].
     pub fn os(verb: &'static str, object: impl Into<Cow<'static, str>>, errno: Errno) -> Self {
         let object = object.into();

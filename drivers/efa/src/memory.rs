@@ -12,58 +12,16 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, Registers};
+use uverbs_core::kernel::{DoorbellPage, Mapping, MemoryError, Register};
 use uverbs_core::sync::barrier;
 use uverbs_efa_hw::io::{RxCdescEx, RxDesc, TxWqe, TxWqe128};
-
-/// Why memory is not that of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryError {
-    /// Read-only, or not aligned.
-    Mapping,
-    /// The number of entries is not a power of two, or too large.
-    Entries(u32),
-    /// The entries do not fit in the mapping.
-    TooShort,
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mapping => f.write_str("the mapping is not writable or not aligned"),
-            Self::Entries(entries) => write!(f, "{entries} entries"),
-            Self::TooShort => f.write_str("the mapping is shorter than the queue"),
-        }
-    }
-}
-
-impl core::error::Error for MemoryError {}
-
-/// The first of `entries` entries of `size` bytes at `offset` of a mapping, aligned to `align`.
-fn part(
-    mapping: &Mapping,
-    offset: usize,
-    entries: usize,
-    size: usize,
-    align: usize,
-) -> Result<NonNull<u64>, MemoryError> {
-    let end =
-        entries.checked_mul(size).and_then(|bytes| bytes.checked_add(offset)).ok_or(MemoryError::TooShort)?;
-    if end > mapping.len() {
-        return Err(MemoryError::TooShort);
-    }
-    // SAFETY: `offset` is at most `end`, which is inside the mapping.
-    let first = unsafe { mapping.as_ptr().add(offset) };
-    if first.addr().get().is_multiple_of(align) { Ok(first.cast()) } else { Err(MemoryError::Mapping) }
-}
 
 /// A number of entries of a ring: a power of two, at most `max`.
 fn mask_of(entries: u32, max: u32) -> Result<u32, MemoryError> {
     if entries.is_power_of_two() && entries <= max {
         Ok(entries - 1)
     } else {
-        Err(MemoryError::Entries(entries))
+        Err(MemoryError::Elements(entries.into()))
     }
 }
 
@@ -119,7 +77,7 @@ impl SendRing {
         }
         let mask = mask_of(entries, Table::MAX)?;
         let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
-        let first = part(&mapping, offset, entries as usize, size, 64)?;
+        let first = mapping.part(offset, entries as usize, size, 64)?.cast();
         let staged = vec![Wqe::ZERO; entries as usize].into_boxed_slice();
         Ok(Self { first, staged, mask, shift: size.ilog2(), flip: 0, mapping })
     }
@@ -327,48 +285,27 @@ fn store_block(to: NonNull<u64>, block: [u64; BLOCK]) {
 
 /// A doorbell register of 4 bytes.
 #[derive(Debug)]
-pub enum Doorbell {
-    /// Mapped from the device. The pointer is the register's address.
-    Mapped(NonNull<u32>, Registers),
-    /// A register of a software device, with its offset in the page.
-    Port(Arc<dyn DoorbellPort>, u32),
-}
-
-// SAFETY: the pointer is the address of a register in a mapping that this value keeps; it may be used by any thread.
-unsafe impl Send for Doorbell {}
-// SAFETY: `&Doorbell` only allows stores to the register. The device takes stores of several threads in any order.
-unsafe impl Sync for Doorbell {}
+pub struct Doorbell(Register);
 
 impl Doorbell {
     /// The register at `offset`; `None` if it is not inside the page, or not aligned.
     #[must_use]
     pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
-        match page {
-            DoorbellPage::Mapped(registers) => {
-                let register = part(registers, offset as usize, 1, 4, 4).ok()?;
-                Some(Self::Mapped(register.cast(), registers.clone()))
-            }
-            DoorbellPage::Port(port) => {
-                offset.is_multiple_of(4).then(|| Self::Port(Arc::clone(port), offset))
-            }
-        }
+        Register::new(page, offset, 4, 4).map(Self)
     }
 
     /// The address of the register; `None` for that of a software device.
     pub(crate) fn address(&self) -> Option<usize> {
-        match self {
-            Self::Mapped(register, _) => Some(register.as_ptr().expose_provenance()),
-            Self::Port(..) => None,
-        }
+        self.0.address().map(|address| address.as_ptr().expose_provenance())
     }
 
     /// Stores a value.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn store(&self, value: u32) {
-        match self {
-            // SAFETY: the register is inside a mapping that this value keeps, and aligned ([`new`](Self::new)).
-            Self::Mapped(register, _) => unsafe { register.write_volatile(value) },
-            Self::Port(port, offset) => port.ring_word(*offset, value.to_le_bytes()),
+        match &self.0 {
+            // SAFETY: 4 bytes of a register that is mapped, and aligned to 4 ([`new`](Self::new)).
+            Register::Mapped(register) => unsafe { register.address().cast().write_volatile(value) },
+            Register::Port(port, offset) => port.ring_word(*offset, value.to_le_bytes()),
         }
     }
 
@@ -397,7 +334,7 @@ impl Doorbell {
     /// Whether it is a register, not a software device's.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_mapped(&self) -> bool {
-        matches!(self, Self::Mapped(..))
+        self.0.address().is_some()
     }
 
     /// Rings after stores to memory.
@@ -418,24 +355,21 @@ impl Doorbell {
 /// The ring of a receive queue.
 ///
 /// # Invariant
-/// `mask + 1` is a power of two; from `first` on, as many descriptors are inside the mapping. `first` is aligned to 8.
+/// The descriptors are inside the mapping.
 #[derive(Debug)]
 pub struct RecvRing {
-    first: NonNull<u64>,
-    mask: u32,
+    descs: Descs<'static>,
     _mapping: Mapping,
 }
 
-// SAFETY: the ring owns its mapping, which is `Send`, and `first` points into it. Descriptors are only stored to, by atomics.
+// SAFETY: the ring owns its mapping, which is `Send` and has the descriptors (invariant). They are only stored to, by atomics.
 unsafe impl Send for RecvRing {}
 
 impl RecvRing {
     /// The address of the first descriptor.
     pub(crate) fn address(&self) -> usize {
-        self.first.as_ptr().expose_provenance()
+        self.descs.first.as_ptr().expose_provenance()
     }
-
-    const WORDS: usize = size_of::<RxDesc>() / 8;
 
     /// The descriptors of a mapping.
     ///
@@ -446,33 +380,31 @@ impl RecvRing {
             return Err(MemoryError::Mapping);
         }
         let mask = mask_of(entries, Table::MAX)?;
-        Ok(Self {
-            first: part(&mapping, 0, entries as usize, size_of::<RxDesc>(), 8)?,
-            mask,
-            _mapping: mapping,
-        })
+        let first = mapping.part(0, entries as usize, size_of::<RxDesc>(), 8)?.cast();
+        Ok(Self { descs: Descs { first, mask, _ring: PhantomData }, _mapping: mapping })
     }
 
     /// The number of descriptors.
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.mask + 1
+        self.descs.mask + 1
     }
 
     /// The addresses of the descriptors, for a loop.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn descs(&mut self) -> Descs<'_> {
-        Descs { first: self.first, mask: self.mask, _ring: PhantomData }
+        // With the lifetime of a borrow of the ring, which keeps the mapping.
+        self.descs
     }
 }
 
 /// The descriptors of a [`RecvRing`].
 ///
 /// # Invariant
-/// That of the ring, which lives as long as `'r`.
+/// `mask + 1` is a power of two; from `first` on, as many descriptors are mapped as long as `'r`. `first` is aligned to 8.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descs<'r> {
-    first: NonNull<u64>,
+    first: NonNull<[u64; 2]>,
     mask: u32,
     _ring: PhantomData<&'r mut RecvRing>,
 }
@@ -481,9 +413,9 @@ impl Descs<'_> {
     /// Writes a descriptor.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(self, position: u32, desc: [u64; 2]) {
-        const { assert!(RecvRing::WORDS == 2) };
+        const { assert!(size_of::<RxDesc>() == size_of::<[u64; 2]>()) };
         // SAFETY: the masked position is that of a descriptor (invariant).
-        let to = unsafe { self.first.add((position & self.mask) as usize * RecvRing::WORDS) };
+        let to = unsafe { self.first.add((position & self.mask) as usize) };
         // SAFETY: two aligned words of the descriptor, which are used by atomics only; the mapping is alive.
         let to = unsafe { to.cast::<[AtomicU64; 2]>().as_ref() };
         to[0].store(desc[0], Ordering::Relaxed);
@@ -510,12 +442,16 @@ struct Sub {
 }
 
 impl Sub {
-    /// Moves behind the entry at a place, which is not loaded again.
+    /// Takes the next entry.
     ///
     /// # Safety
-    /// It is a sub-CQ of a [`CqRing`] of this many entries, and the place that of one.
+    /// It is a sub-CQ of a [`CqRing`] of this many entries, which is mapped.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn step(&mut self, place: NonNull<u64>, entries: u32) {
+    unsafe fn take(&mut self, entries: u32) -> Option<Cqe> {
+        // Not loaded again.
+        let place = self.next;
+        // SAFETY: the place of an entry (invariant of the ring), and the ring is mapped (the contract of this function).
+        let entry = unsafe { read(place, self.phase) }?;
         // SAFETY: behind an entry, so this is at most the end.
         self.next = unsafe { place.add(CQE_WORDS) };
         if self.next == self.end {
@@ -524,6 +460,7 @@ impl Sub {
             self.next = unsafe { self.end.sub(entries as usize * CQE_WORDS) };
             self.phase ^= completion::PHASE;
         }
+        Some(entry)
     }
 }
 
@@ -583,10 +520,10 @@ impl CqRing {
         let all = (entries as usize)
             .checked_mul(subs.into())
             .filter(|all| *all != 0)
-            .ok_or(MemoryError::Entries(entries))?;
-        let first = part(&mapping, 0, all, size_of::<RxCdescEx>(), 8)?;
+            .ok_or(MemoryError::Elements(entries.into()))?;
+        let first = mapping.part(0, all, size_of::<RxCdescEx>(), 8)?.cast();
         let sub = |sub: u16| {
-            // SAFETY: an entry of the rings, which are inside the mapping (`part`).
+            // SAFETY: an entry of the rings, which are inside the mapping ([`Mapping::part`]).
             let next = unsafe { first.add(usize::from(sub) * words) };
             // SAFETY: at most the end of the rings.
             let end = unsafe { next.add(words) };
@@ -627,11 +564,8 @@ impl CqRing {
             // SAFETY: as above; nothing else uses the sub-CQs now (`&mut self`).
             let sub = unsafe { &mut *sub.as_ptr() };
             turn = sub.following;
-            let place = sub.next;
-            // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
-            if let Some(entry) = unsafe { read(place, sub.phase) } {
-                // SAFETY: the place of an entry of the sub-CQ, and this ring has as many entries.
-                unsafe { sub.step(place, self.entries) };
+            // SAFETY: a sub-CQ of this ring, which has as many entries (invariant) and its mapping.
+            if let Some(entry) = unsafe { sub.take(self.entries) } {
                 self.turn = turn;
                 return Some(entry);
             }
@@ -643,13 +577,8 @@ impl CqRing {
 
     /// Takes the next entry of a sub-CQ.
     pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
-        let sub = self.subs.get_mut(index)?;
-        let place = sub.next;
-        // SAFETY: the place of an entry (invariant), and the mapping is that of this ring.
-        let entry = unsafe { read(place, sub.phase) }?;
-        // SAFETY: the place of an entry of the sub-CQ, and this ring has as many entries.
-        unsafe { sub.step(place, self.entries) };
-        Some(entry)
+        // SAFETY: a sub-CQ of this ring, which has as many entries (invariant) and its mapping.
+        unsafe { self.subs.get_mut(index)?.take(self.entries) }
     }
 }
 

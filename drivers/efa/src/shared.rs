@@ -71,18 +71,6 @@ impl QpShared {
         [self.send.behind(), self.recv.behind()]
     }
 
-    /// The state that was stored last.
-    #[must_use]
-    pub fn state(&self) -> QpState {
-        self.access.state().state()
-    }
-
-    /// Whether this is a child of fork(2), and the QP its parent's.
-    #[must_use]
-    pub fn is_forked(&self) -> bool {
-        self.access.state().is_forked()
-    }
-
     /// Stores a state that allows more than the one before, after the kernel has changed it.
     pub fn open(&self, state: QpState) {
         self.access.set_state(state);
@@ -93,7 +81,7 @@ impl QpShared {
     /// # Errors
     /// The errno of membarrier(2): a post may still be in progress, and the state is that of before.
     pub fn close(&self, state: QpState) -> Result<(), Errno> {
-        let before = self.state();
+        let before = self.access.state().state();
         self.access.set_state(state);
         self.access.wait_for_posters().inspect_err(|_| self.access.set_state(before))
     }

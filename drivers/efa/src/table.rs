@@ -14,6 +14,7 @@
 use core::fmt;
 use core::hint::cold_path;
 use core::marker::PhantomData;
+use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 use uverbs_core::provider::PostError;
@@ -124,6 +125,13 @@ impl Table {
         self.end.load(Ordering::Acquire)
     }
 
+    /// The limit, if there is room at a position.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn room(&self, at: u32) -> Result<u32, PostError> {
+        let limit = self.limit();
+        if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
+    }
+
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, number: u16) -> bool {
@@ -201,24 +209,14 @@ impl Poster {
         // With the lifetime of a borrow of the poster, which keeps the table.
         self.slots
     }
+}
 
-    /// [`Table::capacity`]
-    #[must_use]
-    pub(crate) fn capacity(&self) -> u32 {
-        self.table.capacity()
-    }
+impl Deref for Poster {
+    type Target = Table;
 
-    /// [`Table::limit`]
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn limit(&self) -> u32 {
-        self.table.limit()
-    }
-
-    /// The limit, if there is room at a position.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn room(&self, at: u32) -> Result<u32, PostError> {
-        let limit = self.limit();
-        if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
+    fn deref(&self) -> &Table {
+        &self.table
     }
 }
 
@@ -232,7 +230,7 @@ impl Slots<'_> {
         unsafe { slot.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// The number of the request at a position, which is before [`Poster::limit`]. Its completion will have this `wr_id`. It may be
+    /// The number of the request at a position, which is before [`Table::limit`]. Its completion will have this `wr_id`. It may be
     /// called again for the position until the request is [published](Self::publish).
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u16 {

@@ -14,11 +14,11 @@ use crate::completion::Completion;
 use core::fmt;
 use core::mem::offset_of;
 use core::sync::atomic::{Ordering, fence};
-use uverbs_core::kernel::Mapping;
+use uverbs_core::kernel::{Mapping, MemoryError};
 use uverbs_core::provider::{PollError, PostError};
 use uverbs_core::wr::Sge;
 use uverbs_soft::format::{CqRing, PostRing, WqeSlot};
-use uverbs_soft::memory::{Elements, Memory, MemoryError, Slot};
+use uverbs_soft::memory::{Elements, Memory, Slot};
 use uverbs_uapi::siw::{
     SIW_MAX_SGE, SIW_NOTIFY_NEXT_COMPLETION, SIW_NOTIFY_SOLICITED, SIW_WQE_VALID, siw_cq_ctrl, siw_cqe,
     siw_rqe, siw_sge, siw_sqe,

@@ -11,19 +11,16 @@ use crate::object::{Cq, Qp, Srq};
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::shared::QpShared;
-use std::io;
 use std::sync::Arc;
-use uverbs_core::attr::{
-    AccessFlags, AhAttr, CqFlags, CqInitAttr, QpCap, QpInitAttr, QpState, SrqType, WcExFlags,
-};
+use uverbs_core::attr::{AccessFlags, AhAttr, CqInitAttr, QpCap, QpInitAttr, QpState, SrqType};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, MrHandle, MrRange, PdHandle, QpHandle, QpParents,
+    AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle, QpHandle,
     SrqParents as KernelParents,
 };
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    CompletionQueue as _, CqParts, Driver, Import, Kept, NoWq, Object as _, QpCreate, QpParts, SrqCreate,
-    SrqParts, same_context,
+    CompletionQueue as _, CqParts, Driver, Import, Kept, NoWq, QpCreate, QpParts, SrqCreate, SrqParts,
+    or_destroy, same_context,
 };
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
 use uverbs_core::wr::Sge;
@@ -52,14 +49,11 @@ pub struct ThreadDomain(());
 
 const CREATE_QP: &str = "create_qp";
 
+/// What posters, pollers and control calls share, in errors.
+const STATE: &str = "memory for the queue's state";
+
 type Queues<D> =
     (Arc<QpShared<D>>, SendQueue<D, KernelBell>, Option<RecvQueue<D, <D as Device>::FlushBell>>, QpCap);
-
-/// The error if there is no memory for the words that posters, pollers and control calls share.
-fn no_memory(verb: &'static str, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw);
-    Error::os(verb, "memory for the queue's state", errno)
-}
 
 /// A ring's real capacity: kernels may return the requested number instead.
 pub(crate) fn at_least(verb: &'static str, capacity: u32, asked: u32) -> Result<u32> {
@@ -80,7 +74,7 @@ impl<D: Device> Soft<D> {
         rings: QpRings<D>,
     ) -> Result<Queues<D>> {
         let shared = QpShared::create(QpState::RESET, self.barrier, cqs, handle.qp_num())
-            .map_err(|e| no_memory(CREATE_QP, &e))?;
+            .map_err(|e| Error::no_memory(CREATE_QP, STATE, &e))?;
         let shared = Arc::new(shared);
         let bell = send_bell(&self.kernel, handle.handle());
         let send = SendQueue::new(rings.send, rings.config, Arc::clone(&shared), bell)
@@ -146,38 +140,20 @@ impl<D: Device> Driver for Soft<D> {
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
         const VERB: &str = "create_cq";
-        let missing = attr.wc_flags.difference(WcExFlags::STANDARD);
-        if !missing.is_empty() {
-            return Err(Error::unsupported(
-                VERB,
-                format!("{} has no completion fields {missing:?}", D::NAME),
-            ));
-        }
-        let missing = attr.flags.difference(CqFlags::SINGLE_THREADED);
-        if !missing.is_empty() {
-            return Err(Error::unsupported(VERB, format!("{} has no CQ flags {missing:?}", D::NAME)));
-        }
-        attr.without_compression(D::NAME)?;
+        attr.only_standard(D::NAME)?;
         let Created { handle, rings } =
             self.common.device.create_cq(&self.kernel, attr, channel, user_handle)?;
         let made = rings.and_then(|ring| {
             let state = CqState::new(ring).map_err(|e| corrupt(VERB, e))?;
             let bell = D::arm_bell(&self.kernel, handle.handle());
-            let queue =
-                CompletionQueue::create(state, self.barrier, bell).map_err(|e| no_memory(VERB, &e))?;
+            let queue = CompletionQueue::create(state, self.barrier, bell)
+                .map_err(|e| Error::no_memory(VERB, STATE, &e))?;
             let cqe = at_least(VERB, queue.cqe(), attr.cqe)?;
             Ok((queue, cqe))
         });
-        match made {
-            Ok((queue, cqe)) => {
-                let state = (Arc::clone(&self.common), Arc::clone(queue.shared()));
-                Ok(CqParts { cq: Cq(Kept::new(handle, state)), queue, cqe })
-            }
-            Err(error) => {
-                let _ = handle.destroy();
-                Err(error)
-            }
-        }
+        let (handle, (queue, cqe)) = or_destroy(handle, made, CqHandle::destroy)?;
+        let state = (Arc::clone(&self.common), Arc::clone(queue.shared()));
+        Ok(CqParts { cq: Cq(Kept::new(handle, state)), queue, cqe })
     }
 
     fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
@@ -193,59 +169,39 @@ impl<D: Device> Driver for Soft<D> {
         let made = rings.and_then(|ring| {
             // An SRQ has no state: it is treated as a QP that always takes receives and never flushes.
             let shared = QpShared::create(QpState::RTR, self.barrier, Vec::new(), 0)
-                .map_err(|e| no_memory(VERB, &e))?;
+                .map_err(|e| Error::no_memory(VERB, STATE, &e))?;
             let (shared, bell) = (Arc::new(shared), D::flush_bell(&self.kernel, handle.handle()));
             let queue = RecvQueue::new(ring, attr.max_sge, Arc::clone(&shared), bell)
                 .map_err(|e| corrupt(VERB, e))?;
             let max_wr = at_least(VERB, queue.capacity(), create.attr.attr.max_wr)?;
             Ok((shared, queue, max_wr))
         });
-        match made {
-            Ok((shared, queue, max_wr)) => {
-                attr.max_wr = max_wr;
-                let state = (Arc::clone(&self.common), shared);
-                Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
-            }
-            Err(error) => {
-                // SAFETY: the object has no other user yet.
-                let _ = unsafe { handle.destroy() };
-                Err(error)
-            }
-        }
+        // SAFETY: the object has no other user yet.
+        let (handle, (shared, queue, max_wr)) = or_destroy(handle, made, |srq| unsafe { srq.destroy() })?;
+        attr.max_wr = max_wr;
+        let state = (Arc::clone(&self.common), shared);
+        Ok(SrqParts { srq: Srq(Kept::new(handle, state)), queue, attr })
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         create.check(&self.kernel)?;
         create.without_mkeys()?;
         self.common.device.check_qp(&self.kernel, create.attr)?;
-        let parents = QpParents {
-            pd: create.pd,
-            send_cq: create.send_cq.map(Cq::handle),
-            recv_cq: create.recv_cq.map(Cq::handle),
-            srq: create.srq.map(Srq::handle),
-            xrcd: create.xrcd,
-        };
         let mut cqs: Vec<_> =
             create.send_cq.iter().chain(&create.recv_cq).map(|cq| Arc::clone(cq.shared())).collect();
         cqs.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let forked = |_| Error::os(CREATE_QP, "context of the parent process", Errno::ESTALE);
         let _one = D::REUSES_QP_NUMBERS.then(|| self.common.numbers.lock()).transpose().map_err(forked)?;
         let (Created { handle, rings }, cap) =
-            self.common.device.create_qp(&self.kernel, parents, create.attr, create.user_handle)?;
-        match rings.and_then(|rings| self.queues(&handle, create.attr, cqs, cap, rings)) {
-            Ok((shared, send, recv, cap)) => {
-                if D::WATCHES_FLUSHES {
-                    shared.attach();
-                }
-                let state = (Arc::clone(&self.common), shared);
-                Ok(QpParts { qp: Qp(Kept::new(handle, state)), send: Some(send), recv, cap })
-            }
-            Err(error) => {
-                // SAFETY: the object has no other user yet.
-                let _ = unsafe { handle.destroy() };
-                Err(error)
-            }
+            self.common.device.create_qp(&self.kernel, create.parents(), create.attr, create.user_handle)?;
+        let queues = rings.and_then(|rings| self.queues(&handle, create.attr, cqs, cap, rings));
+        // SAFETY: the object has no other user yet.
+        let (handle, (shared, send, recv, cap)) = or_destroy(handle, queues, |qp| unsafe { qp.destroy() })?;
+        if D::WATCHES_FLUSHES {
+            shared.attach();
         }
+        let state = (Arc::clone(&self.common), shared);
+        Ok(QpParts { qp: Qp(Kept::new(handle, state)), send: Some(send), recv, cap })
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, D::Ah)> {

@@ -12,34 +12,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32};
-use uverbs_core::kernel::Mapping;
+use uverbs_core::kernel::{Mapping, MemoryError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
-
-/// Why a mapping is not the memory of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryError {
-    /// Read-only, or not aligned.
-    Mapping,
-    /// The elements are too small for their contents, or not a multiple of 8 bytes.
-    ElementSize(usize),
-    /// The number of elements is not a power of two.
-    Elements(u32),
-    /// Header, elements and trailer do not fit in the mapping.
-    TooShort,
-}
-
-impl fmt::Display for MemoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mapping => f.write_str("the mapping is not writable or not aligned"),
-            Self::ElementSize(bytes) => write!(f, "elements of {bytes} bytes"),
-            Self::Elements(mask) => write!(f, "{} elements", u64::from(*mask) + 1),
-            Self::TooShort => f.write_str("the mapping is shorter than the ring"),
-        }
-    }
-}
-
-impl core::error::Error for MemoryError {}
 
 /// A mapping that begins with a header of `HEADER` bytes.
 ///
@@ -116,7 +90,7 @@ impl<H, const HEADER: usize, const TRAILER: usize, const TAIL: usize> Elements<H
         };
         let elements = u64::from(mask) + 1;
         if !elements.is_power_of_two() {
-            return Err(MemoryError::Elements(mask));
+            return Err(MemoryError::Elements(u64::from(mask) + 1));
         }
         let bytes = u128::from(elements) * size as u128 + (HEADER + TRAILER) as u128;
         if bytes > memory.0.len() as u128 {
@@ -350,8 +324,8 @@ mod tests {
         let refused = |bytes, mask, size| fixed(bytes, mask, size).unwrap_err();
         assert_eq!(refused(8, 3, 32), MemoryError::TooShort, "no header");
         assert_eq!(refused(4 * 32 + 16 + 7, 3, 32), MemoryError::TooShort);
-        assert_eq!(refused(4096, 2, 32), MemoryError::Elements(2));
-        assert_eq!(refused(4096, u32::MAX - 1, 32), MemoryError::Elements(u32::MAX - 1));
+        assert_eq!(refused(4096, 2, 32), MemoryError::Elements(3));
+        assert_eq!(refused(4096, u32::MAX - 1, 32), MemoryError::Elements(u64::from(u32::MAX)));
         assert_eq!(refused(4096, u32::MAX, 32), MemoryError::TooShort);
         for size in [0, 4, 31, 40] {
             assert_eq!(refused(4096, 3, size), MemoryError::ElementSize(size), "not of a fixed size");

@@ -86,23 +86,34 @@ impl CqInitAttr {
         Self { cqe, comp_vector: 0, wc_flags: WcExFlags::empty(), flags: CqFlags::empty(), compressed: false }
     }
 
+    /// Refuses fields that the driver with this name does not report, flags except the one of every CQ, and compressed completions.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] as above.
+    pub fn only_standard(&self, driver: &str) -> Result<()> {
+        let fields = self.wc_flags.difference(WcExFlags::STANDARD);
+        if !fields.is_empty() {
+            return Err(Error::unsupported(
+                "create_cq",
+                format!("{driver} has no completion fields {fields:?}"),
+            ));
+        }
+        let flags = self.flags.difference(CqFlags::SINGLE_THREADED);
+        if !flags.is_empty() {
+            return Err(Error::unsupported("create_cq", format!("{driver} has no CQ flags {flags:?}")));
+        }
+        if self.compressed {
+            return Err(Error::unsupported("create_cq", format!("{driver} has no compressed completions")));
+        }
+        Ok(())
+    }
+
     setters! {
         cqe: u32,
         comp_vector: u32,
         wc_flags: WcExFlags,
         flags: CqFlags,
         compressed: bool,
-    }
-
-    /// Refuses compressed completions, which the device does not write.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] as above.
-    pub fn without_compression(&self, device: &str) -> Result<()> {
-        match self.compressed {
-            false => Ok(()),
-            true => Err(Error::unsupported("create_cq", format!("{device} has no compressed completions"))),
-        }
     }
 }
 

@@ -5,11 +5,14 @@
 //! needs. A software device gets each write as a call, immediately and in order, so it need not poll memory for
 //! doorbells, and two runs with one seed are identical. The kind of a page is determined when it is mapped, so the cost
 //! is one predictable branch for each doorbell and none for a WR.
+#![expect(unsafe_code)]
+// UNSAFETY: the address of a register, which any thread may use.
 
 use super::{Kernel, Mapping, Protection};
 use crate::errno::Errno;
 use core::fmt;
 use core::ops::Deref;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 /// A software device's doorbell page. The bytes are those that a device would see on the bus, in address order.
@@ -85,6 +88,70 @@ impl DoorbellPage {
         match self {
             Self::Mapped(registers) => Some(registers.clone()),
             Self::Port(port) => port.registers(),
+        }
+    }
+}
+
+/// Registers of a [`DoorbellPage`], by which one object rings.
+pub enum Register {
+    /// Mapped from a device.
+    Mapped(MappedRegister),
+    /// Registers of a software device, with the offset of the first one in the page.
+    Port(Arc<dyn DoorbellPort>, u32),
+}
+
+/// The address of a mapped register, and its mapping.
+pub struct MappedRegister {
+    address: NonNull<u8>,
+    _registers: Registers,
+}
+
+// SAFETY: the address is that of a register in a mapping that this value keeps; it may be used by any thread.
+unsafe impl Send for MappedRegister {}
+// SAFETY: `&MappedRegister` only allows the address to be read.
+unsafe impl Sync for MappedRegister {}
+
+impl MappedRegister {
+    /// The address. It has as many bytes as [`Register::new`] was called with, with its alignment, as long as this value exists.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[must_use]
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl Register {
+    /// The registers from `offset` on; `None` if `len` bytes are not inside the page, or not aligned.
+    #[must_use]
+    pub fn new(page: &DoorbellPage, offset: u32, len: u32, align: u32) -> Option<Self> {
+        if !offset.is_multiple_of(align) {
+            return None;
+        }
+        Some(match page {
+            DoorbellPage::Mapped(registers) => {
+                let address = registers.part(offset as usize, len as usize, 1, align as usize).ok()?;
+                Self::Mapped(MappedRegister { address, _registers: registers.clone() })
+            }
+            DoorbellPage::Port(port) => Self::Port(Arc::clone(port), offset),
+        })
+    }
+
+    /// The address, if they are mapped.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[must_use]
+    pub fn address(&self) -> Option<NonNull<u8>> {
+        match self {
+            Self::Mapped(register) => Some(register.address),
+            Self::Port(..) => None,
+        }
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(register) => f.debug_tuple("Mapped").field(&register.address).finish(),
+            Self::Port(port, offset) => f.debug_tuple("Port").field(port).field(offset).finish(),
         }
     }
 }

@@ -30,6 +30,32 @@ pub enum Protection {
 trait Owner: Send + Sync {}
 impl<T: Send + Sync> Owner for T {}
 
+/// Why memory is not that of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryError {
+    /// Read-only, or not aligned.
+    Mapping,
+    /// The elements are too small for their contents, or not a multiple of 8 bytes.
+    ElementSize(usize),
+    /// The number of elements is not a power of two, or too large.
+    Elements(u64),
+    /// The queue does not fit in the mapping.
+    TooShort,
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapping => f.write_str("the mapping is not writable or not aligned"),
+            Self::ElementSize(bytes) => write!(f, "elements of {bytes} bytes"),
+            Self::Elements(elements) => write!(f, "{elements} elements"),
+            Self::TooShort => f.write_str("the mapping is shorter than the queue"),
+        }
+    }
+}
+
+impl core::error::Error for MemoryError {}
+
 /// `len` bytes at `ptr` that the kernel, the device or another thread may read and write at any time. Unmapped (or
 /// returned to their owner) on drop.
 ///
@@ -81,15 +107,30 @@ impl Mapping {
         self.len
     }
 
+    /// The first of `len` elements of `size` bytes at `offset`, which are inside the mapping, aligned to `align`.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooShort`], [`MemoryError::Mapping`].
+    pub fn part(
+        &self,
+        offset: usize,
+        len: usize,
+        size: usize,
+        align: usize,
+    ) -> Result<NonNull<u8>, MemoryError> {
+        let end = len.checked_mul(size).and_then(|bytes| bytes.checked_add(offset));
+        if end.is_none_or(|end| end > self.len) {
+            return Err(MemoryError::TooShort);
+        }
+        // SAFETY: `offset` is at most `end`, which is inside the mapping.
+        let first = unsafe { self.ptr.add(offset) };
+        if first.addr().get().is_multiple_of(align) { Ok(first) } else { Err(MemoryError::Mapping) }
+    }
+
     /// Words of 4 bytes, if they are inside and aligned.
     fn words(&self, offset: usize, bytes: usize) -> Option<&[AtomicU32]> {
-        let end = offset.checked_add(bytes)?;
-        if end > self.len || !(self.ptr.addr().get() + offset).is_multiple_of(4) {
-            return None;
-        }
-        // SAFETY: `offset` is inside the mapping.
-        let first = unsafe { self.ptr.add(offset) };
-        // SAFETY: in range and aligned, checked above; alive while `self` is borrowed; others may write it at any time,
+        let first = self.part(offset, bytes, 1, 4).ok()?;
+        // SAFETY: in range and aligned (`part`); alive while `self` is borrowed; others may write it at any time,
         // and all accesses are atomic (`new`).
         Some(unsafe { core::slice::from_raw_parts(first.cast().as_ptr(), bytes / 4) })
     }

@@ -43,9 +43,9 @@ mod write;
 pub use cm::{CmPort, RdmaCmFd};
 pub use cm_written::run_written;
 pub use command::Command;
-pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
+pub use doorbell::{DoorbellPage, DoorbellPort, MappedRegister, Register, Registers};
 pub use fd::UverbsFd;
-pub use mapping::{DeviceMapping, Mapping, Protection, page_size};
+pub use mapping::{DeviceMapping, Mapping, MemoryError, Protection, page_size};
 #[cfg(not(loom))]
 pub use polled::{Entered, EnteredRef, Polled, PolledRef};
 pub use process::Process;

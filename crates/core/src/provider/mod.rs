@@ -32,7 +32,8 @@ pub use error::{BadWr, PollError, PostError, QueueError, QueueKind, QueueName};
 pub use inline::Inline;
 pub use mkey::{MkeyLayout, MkeyMemory, MkeyObject, MkeyPart};
 pub use object::{
-    CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject, same_context,
+    CqObject, Kept, Life, NoSrq, NoWq, Notify, Object, QpEnd, QpObject, SrqObject, WqObject, or_destroy,
+    same_context,
 };
 pub use op::Op;
 pub use parts::{

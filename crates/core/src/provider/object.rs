@@ -281,6 +281,20 @@ fn unsupported(verb: &'static str, kernel: &Arc<dyn Kernel>, what: &str) -> Erro
     Error::unsupported(verb, format!("{} has no {what}", kernel.name()))
 }
 
+/// A new object of the kernel, and what was made of its answer. If that failed, the object, which has no other user yet, is destroyed.
+///
+/// # Errors
+/// That of `made`.
+pub fn or_destroy<H, T, R>(handle: H, made: Result<T>, destroy: impl FnOnce(H) -> R) -> Result<(H, T)> {
+    match made {
+        Ok(made) => Ok((handle, made)),
+        Err(error) => {
+            destroy(handle);
+            Err(error)
+        }
+    }
+}
+
 /// The parts of an object: its kernel's handle, and what the device may use until the kernel has destroyed it. They are leaked unless
 /// [`destroy`](Self::destroy) succeeds.
 #[derive(Debug)]

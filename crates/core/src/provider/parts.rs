@@ -5,9 +5,9 @@
 //! object and its engines.
 
 use super::driver::Driver;
-use super::object::{Object as _, same_context};
+use super::object::{Object, same_context};
 use crate::attr::{QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqInitAttr, WqInitAttr};
-use crate::control::{DmHandle, PdHandle, RwqIndTableHandle, XrcdHandle};
+use crate::control::{DmHandle, PdHandle, QpParents, RwqIndTableHandle, XrcdHandle};
 use crate::error::{Error, Result};
 use crate::kernel::{DeviceMapping, Kernel};
 use std::sync::Arc;
@@ -127,6 +127,18 @@ impl<'a, D: Driver> QpCreate<'a, D> {
                 ("xrcd", self.xrcd.map(XrcdHandle::kernel)),
             ],
         )
+    }
+
+    /// The kernel's objects.
+    #[must_use]
+    pub fn parents(&self) -> QpParents<'a> {
+        QpParents {
+            pd: self.pd,
+            send_cq: self.send_cq.map(Object::handle),
+            recv_cq: self.recv_cq.map(Object::handle),
+            srq: self.srq.map(Object::handle),
+            xrcd: self.xrcd,
+        }
     }
 
     /// Refuses work requests that change indirect keys, of which the device has none.

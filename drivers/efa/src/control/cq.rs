@@ -4,14 +4,14 @@
 // UNSAFETY: the private input of commands may contain addresses; those here contain none.
 
 use super::object::Cq;
-use super::{Efa, no_memory};
+use super::{Efa, STATE};
 use crate::memory::CqRing;
 use crate::{CompletionQueue, CqState};
 use std::sync::Arc;
-use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
+use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
 use uverbs_core::kernel::{Protection, Uhw};
-use uverbs_core::provider::{CompletionQueue as _, CqParts, Kept};
+use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver as _, Kept, or_destroy};
 use uverbs_core::{Error, Result};
 use uverbs_efa_hw::io::RxCdescEx;
 use uverbs_uapi::efa::{
@@ -42,16 +42,8 @@ impl Efa {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
+        attr.only_standard(Self::NAME)?;
         let missing = |what: String| Err(Error::unsupported(VERB, what));
-        let fields = attr.wc_flags.difference(WcExFlags::STANDARD);
-        if !fields.is_empty() {
-            return missing(format!("efa has no completion fields {fields:?}"));
-        }
-        let flags = attr.flags.difference(CqFlags::SINGLE_THREADED);
-        if !flags.is_empty() {
-            return missing(format!("efa has no CQ flags {flags:?}"));
-        }
-        attr.without_compression("efa")?;
         if channel.is_some() && !self.limits.has(EFA_QUERY_DEVICE_CAPS_CQ_NOTIFICATIONS) {
             return missing(format!(
                 "{} has no completion events: poll a CQ without a channel",
@@ -73,16 +65,10 @@ impl Efa {
         // SAFETY: the request has numbers and names no memory.
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
         let handle = cq::create(&self.kernel, &attr.cqe(entries), channel, user_handle, uhw)?;
-        match self.map_cq(&handle, &resp, channel.is_some()) {
-            Ok(queue) => {
-                let cq = Cq(Kept::new(handle, Arc::clone(queue.shared())));
-                Ok(CqParts { cq, cqe: queue.cqe(), queue })
-            }
-            Err(error) => {
-                let _ = handle.destroy();
-                Err(error)
-            }
-        }
+        let queue = self.map_cq(&handle, &resp, channel.is_some());
+        let (handle, queue) = or_destroy(handle, queue, CqHandle::destroy)?;
+        let cq = Cq(Kept::new(handle, Arc::clone(queue.shared())));
+        Ok(CqParts { cq, cqe: queue.cqe(), queue })
     }
 
     /// Maps the rings and the doorbell.
@@ -104,6 +90,6 @@ impl Efa {
             None
         };
         CompletionQueue::new(CqState::new(ring, self.qp_numbers), self.barrier, doorbell)
-            .map_err(|e| no_memory(VERB, &e))
+            .map_err(|e| Error::no_memory(VERB, STATE, &e))
     }
 }

@@ -20,7 +20,6 @@ pub use object::{Cq, Qp};
 pub use qp::{QpOptions, opcodes_of};
 
 use crate::memory::Doorbell;
-use std::io;
 use std::sync::Arc;
 use uverbs_core::attr::DeviceAttr;
 use uverbs_core::control::{ContextInfo, context, query};
@@ -110,11 +109,8 @@ impl Limits {
     }
 }
 
-/// The error if there is no memory for the words that posters, pollers and control calls share.
-fn no_memory(verb: &'static str, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw);
-    Error::os(verb, "memory for the queue's state", errno)
-}
+/// What posters, pollers and control calls share, in errors.
+const STATE: &str = "memory for the queue's state";
 
 /// The attributes of the device, and the driver's part of them, if the kernel has it.
 fn query_device(

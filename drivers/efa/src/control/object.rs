@@ -98,7 +98,7 @@ impl Object for Qp {
     /// No post is in progress when the kernel destroys the QP, because the memory of its send queue may be that of another QP then.
     fn destroy(self) -> Result<QpEnd, (Self, Error)> {
         let destroyed = self.0.destroy(|State { shared, numbers, .. }, handle| {
-            let before = shared.state();
+            let before = shared.access.state().state();
             if let Err(errno) = shared.close_all() {
                 return Err((handle, Error::os("destroy_qp", "waiting for posts", errno)));
             }
@@ -129,7 +129,8 @@ impl QpObject for Qp {
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let shared = self.shared();
         let _one = shared.access.modify()?;
-        let (before, target) = (shared.state(), mask.contains(QpAttrMask::STATE).then_some(attr.qp_state));
+        let before = shared.access.state().state();
+        let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         let waiting = |errno| Error::os(VERB, "waiting for posts", errno);
         match target {
             Some(QpState::RESET) => shared.close_all().map_err(waiting)?,
@@ -142,7 +143,7 @@ impl QpObject for Qp {
             result.map_err(|error| explain(self.handle(), before, target.unwrap_or(before), mask, error));
         match target {
             Some(QpState::RESET | QpState::ERR) if result.is_err() => shared.open(before),
-            Some(QpState::RESET) if !shared.reset() && !shared.is_forked() => {
+            Some(QpState::RESET) if !shared.reset() && !shared.access.state().is_forked() => {
                 return Err(Error::protocol(VERB, "a CQ of the QP is lost: it has to be destroyed"));
             }
             Some(state) if result.is_ok() => shared.open(state),

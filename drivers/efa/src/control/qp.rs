@@ -3,8 +3,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses, those here contain none; and the verbs of handles have contracts.
 
-use super::object::{Cq, Qp, State};
-use super::{Efa, no_memory, of_number};
+use super::object::{Qp, State};
+use super::{Efa, STATE, of_number};
 use crate::memory::{RecvRing, SendRing};
 use crate::shared::QpShared;
 use crate::table::Table;
@@ -12,10 +12,10 @@ use crate::wqe::SendConfig;
 use crate::{CqShared, QpPlaces, RecvQueue, SendQueue};
 use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
-use uverbs_core::control::{QpHandle, QpParents, qp};
+use uverbs_core::control::{QpHandle, qp};
 use uverbs_core::kernel::{Protection, Uhw, page_size};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes};
-use uverbs_core::provider::{Kept, Object as _, QpCreate, QpParts};
+use uverbs_core::provider::{Kept, QpCreate, QpParts, or_destroy};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_core::{Errno, Error, Result};
 use uverbs_efa_hw::io::{EFA_IO_TX_DESC_INLINE_MAX_SIZE, RxDesc, TxWqe, TxWqe128};
@@ -205,27 +205,13 @@ impl Efa {
         let mut numbers = self.numbers.lock().map_err(forked)?;
         // SAFETY: the request has numbers and names no memory.
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-        let parents = QpParents {
-            pd: create.pd,
-            send_cq: create.send_cq.map(Cq::handle),
-            recv_cq: create.recv_cq.map(Cq::handle),
-            srq: None,
-            xrcd: create.xrcd,
-        };
-        let (handle, _) = qp::create(parents, &asked, create.user_handle, uhw)?;
-        match self.queues((&handle, &mut numbers), cqs, attr, options, sizes, &resp) {
-            Ok((shared, send, recv)) => {
-                let places = QpPlaces::of(&send, &recv);
-                let state = State { shared, numbers: Arc::clone(&self.numbers), places };
-                let qp = Qp(Kept::new(handle, state));
-                Ok(QpParts { qp, send: Some(send), recv: Some(recv), cap: sizes.cap })
-            }
-            Err(error) => {
-                // SAFETY: the object has no other user yet.
-                let _ = unsafe { handle.destroy() };
-                Err(error)
-            }
-        }
+        let (handle, _) = qp::create(create.parents(), &asked, create.user_handle, uhw)?;
+        let queues = self.queues((&handle, &mut numbers), cqs, attr, options, sizes, &resp);
+        // SAFETY: the object has no other user yet.
+        let (handle, (shared, send, recv)) = or_destroy(handle, queues, |qp| unsafe { qp.destroy() })?;
+        let places = QpPlaces::of(&send, &recv);
+        let qp = Qp(Kept::new(handle, State { shared, numbers: Arc::clone(&self.numbers), places }));
+        Ok(QpParts { qp, send: Some(send), recv: Some(recv), cap: sizes.cap })
     }
 
     /// Maps the queues of a QP, and tells its CQs of it.
@@ -261,7 +247,7 @@ impl Efa {
         let unsolicited = options.unsolicited_write_recv;
         let shared =
             QpShared::create(QpState::RESET, self.barrier, (qp_num, from), requests, cqs, unsolicited);
-        let shared = Arc::new(shared.map_err(|e| no_memory(CREATE, &e))?);
+        let shared = Arc::new(shared.map_err(|e| Error::no_memory(CREATE, STATE, &e))?);
         let config = self.send_config(attr, options, sizes);
         let send = SendQueue::new(send_ring, send_bell, config, Arc::clone(&shared));
         let recv = RecvQueue::new(recv_ring, recv_bell, cap.max_recv_sge, Arc::clone(&shared));

@@ -184,7 +184,7 @@ impl State {
                 let request = ib_uverbs_ex_modify_qp::read_from_prefix(c.input(UVERBS_ATTR_CORE_IN).unwrap())
                     .unwrap()
                     .0;
-                let state = self.watched.as_ref().map(|qp| qp.state());
+                let state = self.watched.as_ref().map(|qp| qp.access.state().state());
                 self.log.push(format!("modify to {} in {state:?}", QpState(request.base.qp_state.into())));
                 if self.refuse_modify {
                     return Err(Errno::EINVAL);
@@ -236,7 +236,7 @@ impl Script for FakeKernel {
                 }
             }
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => {
-                let in_state = state.watched.as_ref().map(|qp| qp.state());
+                let in_state = state.watched.as_ref().map(|qp| qp.access.state().state());
                 state.log.push(format!("destroy qp in {in_state:?}"));
                 if state.refuse_destroy {
                     return Err(Errno::EBUSY);
@@ -544,7 +544,7 @@ fn the_queues_are_closed_while_the_kernel_resets_or_destroys() {
 
     stage.kernel.with(|state| state.refuse_destroy = true);
     let (object, _) = qp.qp.destroy().unwrap_err();
-    assert_eq!(object.shared().state(), QpState::RTS);
+    assert_eq!(object.shared().access.state().state(), QpState::RTS);
     stage.kernel.with(|state| state.refuse_destroy = false);
     object.destroy().unwrap();
     assert_eq!(stage.kernel.log()[0], format!("destroy qp in {:?}", Some(closed)));

@@ -4,11 +4,12 @@
 // UNSAFETY: posts receives whose memory no device accesses.
 
 use super::sge;
-use crate::memory::{MemoryError, RecvRing};
+use crate::memory::RecvRing;
 use crate::table::Table;
 use crate::testing::{Posted, RECV_BELL, Rig, Shape, Words, send_config};
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
+use uverbs_core::kernel::MemoryError;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, PostError, RecvBatch as _, RecvQueue as _,
 };
@@ -98,7 +99,7 @@ fn a_batch_of_the_longest_queue_reaches_the_device() {
     batch.complete().unwrap();
     assert_eq!(rig.device.take().1.len(), Table::MAX as usize);
     let longer = RecvRing::new(Words::new(1 << 20).map(), 1 << 16);
-    assert_eq!(longer.unwrap_err(), MemoryError::Entries(1 << 16));
+    assert_eq!(longer.unwrap_err(), MemoryError::Elements(1 << 16));
 }
 
 proptest! {

@@ -192,8 +192,7 @@ impl Mlx5 {
 
 /// The error if there is no memory for a queue.
 fn no_memory(verb: &'static str, kernel: &Arc<dyn Kernel>, error: &io::Error) -> Error {
-    let errno = error.raw_os_error().map_or(uverbs_core::Errno::ENOMEM, uverbs_core::Errno::from_raw);
-    Error::os(verb, format!("queue memory on {}", kernel.name()), errno)
+    Error::no_memory(verb, format!("queue memory on {}", kernel.name()), error)
 }
 
 /// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.

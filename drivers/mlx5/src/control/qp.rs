@@ -21,10 +21,10 @@ use uverbs_core::Errno;
 use uverbs_core::attr::{
     QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags,
 };
-use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
+use uverbs_core::control::{QpHandle, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
-use uverbs_core::provider::{Object as _, QpCreate, QpParts, same_context};
+use uverbs_core::provider::{QpCreate, QpParts, same_context};
 use uverbs_core::sync::ProcessMutex;
 use uverbs_uapi::mlx5::{
     MLX5_IB_MODIFY_QP_OOO_DP, MLX5_QP_FLAG_DCI_STREAM, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI,
@@ -485,15 +485,9 @@ pub(super) fn create(
         }),
         ..Default::default()
     };
-    let parents = QpParents {
-        pd: create.pd,
-        send_cq: create.send_cq.map(Cq::handle),
-        recv_cq: create.recv_cq.map(Cq::handle),
-        srq: create.srq.map(Srq::handle),
-        xrcd: create.xrcd,
-    };
     let _one = mlx5.number(CREATE_QP)?;
-    let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
+    let (handle, got, resp) =
+        calls::create_qp(create.parents(), &attr, create.user_handle, request, &queues.memory)?;
 
     // A kernel without UAR objects has returned the register with the new QP.
     let bfreg = match bfreg {
