@@ -60,12 +60,21 @@ impl fmt::Display for Script {
 }
 
 impl Script {
-    /// The first rule that has no effect on any device of a model, and why.
+    /// The first rule that no text has, or that has no effect on any device of a model, and why.
     #[must_use]
     pub fn refused<M: Model>(&self) -> Option<ScriptError> {
-        let refused = |(i, rule)| {
-            let message = format!("{rule}: {}", M::refuses(rule)?);
-            Some(ScriptError { line: i + 1, column: 1, message })
+        let refused = |(i, rule): (usize, &Rule)| {
+            let error = |message| Some(ScriptError { line: i + 1, column: 1, message });
+            if i >= MAX_RULES {
+                return error(format!("more than {MAX_RULES} rules"));
+            }
+            // A program may have made the rule of its parts: an action at another point, or a number beyond its limit.
+            match rule.to_string().parse::<Self>() {
+                Ok(Self(same)) if same == [rule.clone()] => {}
+                Ok(_) => return error(format!("{rule}: another rule has this text")),
+                Err(ScriptError { message, .. }) => return error(format!("{rule}: {message}")),
+            }
+            error(format!("{rule}: {}", M::refuses(rule)?))
         };
         self.0.iter().enumerate().find_map(refused)
     }

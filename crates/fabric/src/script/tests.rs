@@ -73,6 +73,41 @@ fn what_is_wrong_is_named_with_its_line_and_column() {
     }
 }
 
+/// A program may make a script of its parts, too: what no text has would never end, or have no limit.
+#[test]
+fn rules_that_no_text_has_are_refused() {
+    let rule =
+        |point, selectors: &[(Key, Value)], action| Rule { point, selectors: selectors.to_vec(), action };
+    let device = |name: &str| (Key::Device, Value::Name(name.into()));
+    let span = |key, first, last| (key, Value::Span(Span { first, last }));
+    let fabric = Fabric::<Device>::deterministic(1);
+    for rule in [
+        rule(Point::Clock, &[], Action::Drop),
+        rule(Point::Clock, &[], Action::Change(Change::Remove, None)),
+        rule(Point::Packet, &[], Action::Duplicate(u32::MAX)),
+        rule(Point::Packet, &[], Action::Duplicate(0)),
+        rule(Point::Packet, &[], Action::Delay(u64::MAX)),
+        rule(Point::Packet, &[], Action::Bandwidth(0)),
+        rule(Point::Packet, &[], Action::Errno(Errno::ENOMEM)),
+        rule(Point::Packet, &[device("a b")], Action::Drop),
+        rule(Point::Packet, &[device("a\npacket")], Action::Drop),
+        rule(Point::Packet, &[device("a"), device("b")], Action::Drop),
+        rule(Point::Packet, &[span(Key::Wr, 0, 1)], Action::Drop),
+        rule(Point::Packet, &[span(Key::Wr, 3, 2)], Action::Drop),
+        rule(Point::Packet, &[(Key::Wr, Value::Name("1".into()))], Action::Drop),
+        rule(Point::Packet, &[], Action::Change(Change::Kill, Some("a : b".into()))),
+    ] {
+        let good = script("packet : drop").0.remove(0);
+        let error = fabric.set_script(Script(vec![good, rule.clone()])).expect_err(&rule.to_string());
+        assert_eq!(error.line, 2, "{error}");
+        assert_eq!(fabric.rules(), None);
+    }
+    let many = script(&"packet : drop\n".repeat(MAX_RULES)).0;
+    assert_eq!(fabric.set_script(Script(many.clone())), Ok(()));
+    let error = fabric.set_script(Script([&many[..], &many[..1]].concat())).unwrap_err();
+    assert_eq!(error.line, MAX_RULES + 1);
+}
+
 #[test]
 fn the_size_of_a_script_is_limited() {
     let most = "packet : drop\n".repeat(MAX_RULES);
