@@ -82,14 +82,14 @@ impl CompChannels {
         Ok((number, end))
     }
 
-    /// Appends a record to a file; `false` if there is no such file.
+    /// Appends a record to a file; `false` if there is no such file, or it drops the record.
     pub fn push(&mut self, number: usize, record: &[u8]) -> bool {
         let Some(channel) = self.channels.get_mut(&number) else { return false };
-        channel.file.push(record);
+        let is_stored = channel.file.push(record);
         if channel.file.has_backlog() {
             self.late.insert(number);
         }
-        true
+        is_stored
     }
 
     /// Removes the records for which `mine` is true from a file, and returns how many there were.

@@ -51,12 +51,14 @@ impl EventFile {
             && fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLHUP))
     }
 
-    /// Appends a record.
-    pub fn push(&mut self, record: &[u8]) {
-        if self.backlog.len() < BACKLOG {
+    /// Appends a record. `false`: too many are unread, and it is dropped.
+    pub fn push(&mut self, record: &[u8]) -> bool {
+        let has_room = self.backlog.len() < BACKLOG;
+        if has_room {
             self.backlog.push_back(record.to_vec());
         }
         self.flush();
+        has_room
     }
 
     /// Writes the records for which the socket has room.
@@ -112,6 +114,20 @@ mod tests {
         let mut buffer = [0; 32];
         let n = recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()?;
         Some(buffer[..n].to_vec())
+    }
+
+    #[test]
+    fn records_beyond_the_limit_are_dropped() {
+        let (mut file, rx) = EventFile::new().unwrap();
+        let stored = (0..BACKLOG as u64 + 1000).filter(|i| file.push(&i.to_ne_bytes())).count() as u64;
+        assert!((BACKLOG as u64..BACKLOG as u64 + 1000).contains(&stored), "{stored}");
+        let mut found = 0;
+        while read(&rx).is_some() {
+            found += 1;
+            file.flush();
+        }
+        assert_eq!(found, stored);
+        assert!(file.push(&[0; 8]));
     }
 
     #[test]

@@ -224,8 +224,8 @@ impl<O: Object> Tables<O> {
             let Some(context) = self.contexts.get_mut(number) else { continue };
             let Some(entry) = context.objects.get_mut(handle) else { continue };
             if let Some((file, _)) = &mut context.asyncs {
-                entry.asyncs += 1;
-                file.push(record(entry.user_handle, event).as_bytes());
+                // The destruction waits for the acknowledgement of each that is counted.
+                entry.asyncs += u32::from(file.push(record(entry.user_handle, event).as_bytes()));
                 if file.has_backlog() {
                     self.late.insert(*number);
                 }
@@ -237,7 +237,9 @@ impl<O: Object> Tables<O> {
     pub fn raise_on_port(&mut self, event: u32) {
         let record = record(1, event);
         for (number, context) in &mut self.contexts {
-            context.asyncs().for_each(|file| file.push(record.as_bytes()));
+            for file in context.asyncs() {
+                let _ = file.push(record.as_bytes());
+            }
             if context.flush_asyncs() {
                 self.late.insert(*number);
             }
@@ -290,7 +292,9 @@ impl<O: Object> Tables<O> {
     /// events get an event and remain open (`ib_uverbs_free_hw_resources()`); otherwise they are closed at this end.
     pub fn end(&mut self, number: u32, mut files: Vec<EventFile>, is_removed: bool) {
         if is_removed {
-            files.iter_mut().for_each(|file| file.push(record(0, IB_EVENT_DEVICE_FATAL).as_bytes()));
+            for file in &mut files {
+                let _ = file.push(record(0, IB_EVENT_DEVICE_FATAL).as_bytes());
+            }
         } else {
             files.clear();
         }

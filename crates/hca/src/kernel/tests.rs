@@ -372,6 +372,29 @@ fn data_come_only_in_completions_of_qps_that_request_it() {
     }
 }
 
+/// Destroying an object waits until the program has acknowledged all events that are reported, so those that were dropped are not.
+#[test]
+fn events_that_a_file_has_no_room_for_are_not_reported() {
+    const MANY: u32 = 70_000;
+    let hca = hca();
+    let ctx = Ctx::new(&hca);
+    let channel = control::comp_channel::create(&ctx.kernel).unwrap();
+    let cq = ctx.cq_with(10, ctx.page, 64, Some(&channel), 11).unwrap();
+    let srq = ctx.srq(SrqParents { pd: &ctx.pd(), xrcd: None, cq: None }, SrqType::Basic).unwrap();
+    let limit = crate::engine::event::SRQ_LIMIT_REACHED;
+    hca.with_device(|device, _| {
+        let cqn = device.cqs.keys().next().unwrap();
+        let srqn = device.srqs.keys().next().unwrap();
+        for _ in 0..MANY {
+            device.notices.push(crate::engine::Notice::Completion { cqn });
+            device.notices.push(crate::engine::Notice::Srq { srqn, event: limit });
+        }
+    });
+    assert_eq!((channel.read_event().unwrap(), ctx.asyncs.read().unwrap().element), (11, 4));
+    assert_eq!(cq.destroy().unwrap().comp_events_reported, 1);
+    assert_eq!(unused!(srq.destroy()).unwrap(), 1);
+}
+
 #[test]
 fn events_arrive_at_their_files_and_end_with_their_objects() {
     let hca = hca();
