@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! mlx5's completion queue with the entries of a correct device or with arbitrary bytes, while queues are created,
-//! reset and destroyed.
+//! mlx5's completion queue with the entries of a correct device, plain or compressed, or with arbitrary bytes, while queues are
+//! created, reset and destroyed.
 //!
 //! Checked: every call ends, returns at most the requested number of completions and at most the number of entries, and
 //! returns to the device at most the entries that it wrote. For any contents of an entry, only memory of an outstanding
@@ -24,7 +24,7 @@ use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::testing::UserIndices;
 use uverbs_mlx5::testing::{self, BLUE_FLAME, Bell, send_config};
 use uverbs_mlx5::testing::{ArmRegister, Doorbell};
-use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeCompression, CqeVersion};
 use uverbs_mlx5::testing::{DbRec, DbRecPages};
 use uverbs_mlx5::testing::{QpShared, RqShared, SqShared, SrqShared};
 use uverbs_mlx5::testing::{QueueBuf, SqRing, StrideRing};
@@ -35,6 +35,8 @@ struct Program {
     version_1: bool,
     wide: bool,
     log_entries: u8,
+    /// The format of compressed entries; other values are a queue without them.
+    compression: u8,
     fields: u16,
     steps: Vec<Step>,
 }
@@ -44,6 +46,12 @@ enum Step {
     /// The next entry, in the order of a correct device.
     Next {
         entry: Entry,
+    },
+    /// A title with an arbitrary count, and arrays at the positions that follow from it.
+    Block {
+        title: Entry,
+        count: u8,
+        minis: [u64; 4],
     },
     /// Arbitrary bytes at an arbitrary position.
     Any {
@@ -156,6 +164,7 @@ struct World {
     entries: u32,
     size: usize,
     version_1: bool,
+    compression: Option<CqeCompression>,
     /// The entry that a correct device writes next.
     producer: u32,
     indices: Arc<UserIndices>,
@@ -168,7 +177,9 @@ struct World {
 fuzz_target!(|program: Program| {
     let (entries, size) = (1 << (program.log_entries % 6), if program.wide { 128 } else { 64 });
     let buf = QueueBuf::new((entries * size) as usize).expect("memory");
-    let ring = CqRing::new(Arc::clone(&buf), entries, size).expect("powers of two");
+    let compression = CqeCompression::of_bit(program.compression % 8);
+    let ring =
+        CqRing::new(Arc::clone(&buf), entries, size).expect("powers of two").with_compression(compression);
     ring.clear();
     let port: Arc<dyn DoorbellPort> = Arc::new(Bell::default());
     let (queue, shared) = CompletionQueue::new(CqConfig {
@@ -190,6 +201,7 @@ fuzz_target!(|program: Program| {
         entries,
         size: size as usize,
         version_1: program.version_1,
+        compression,
         producer: 0,
         indices: Arc::default(),
         queues: Vec::new(),
@@ -278,6 +290,7 @@ impl World {
     fn run(&mut self, step: &Step) {
         match step {
             Step::Next { entry } => self.write(entry),
+            Step::Block { title, count, minis } => self.write_block(title, *count, minis),
             Step::Any { at, word } => {
                 let words = self.buf.words();
                 let len = (self.entries as usize * self.size / 8).max(1);
@@ -385,10 +398,25 @@ impl World {
         self.producer = self.producer.wrapping_add(1);
     }
 
+    /// Writes the arrays of a block, its title with this count, and skips as many entries as it has.
+    fn write_block(&mut self, title: &Entry, count: u8, minis: &[u64; 4]) {
+        let start = self.producer;
+        for at in (0..u32::from(count)).step_by(8) {
+            let position = start.wrapping_add(at.max(1));
+            let slot = (position & (self.entries - 1)) as usize;
+            let words = minis.iter().chain(minis).flat_map(|word| word.to_ne_bytes());
+            store(&self.buf, (slot + 1) * self.size - 64, &words.collect::<Vec<_>>());
+        }
+        let op_own = title.op_own | 0xc;
+        self.write(&Entry { op_own, byte_cnt: count, ..*title });
+        self.producer = start.wrapping_add(u32::from(count).clamp(1, self.entries));
+    }
+
     fn resize(&mut self, log_entries: u8, wide: bool, mark: bool) {
         let (entries, size) = (1 << (log_entries % 6), if wide { 128 } else { 64 });
         let buf = QueueBuf::new((entries * size) as usize).expect("memory");
         let ring = CqRing::new(Arc::clone(&buf), entries, size).expect("powers of two");
+        let ring = ring.with_compression(self.compression);
         ring.clear();
         if mark {
             let lap = u8::from(self.producer & self.entries != 0);
