@@ -301,11 +301,12 @@ impl<M: Model> World<M> {
             more = true;
         }
         // Only the fabric's thread, and a run of a virtual clock, look at more than a few queues in ERR at a time.
-        self.tidy(match (all_timers, is_virtual) {
+        let sweep = match (all_timers, is_virtual) {
             (true, true) => usize::MAX,
             (true, false) => SWEEP_OF_THREAD,
             (false, _) => SWEEP,
-        });
+        };
+        self.tidy(sweep, more && !is_virtual);
         more
     }
 
@@ -325,7 +326,7 @@ impl<M: Model> World<M> {
             self.fire(entry, index, queue, Check::Virtual);
         }
         self.now = self.now.max(until);
-        self.tidy(usize::MAX);
+        self.tidy(usize::MAX, false);
     }
 
     /// Advances the clock to the next timer, and runs it; `false` if there is none.
@@ -336,8 +337,9 @@ impl<M: Model> World<M> {
         true
     }
 
-    /// Checks queues without doorbells, and delivers notices to the programs.
-    fn tidy(&mut self, sweep: usize) {
+    /// Checks queues without doorbells, and delivers notices to the programs. `is_stopped`: there are more packets now, so that no device
+    /// was told that there is none.
+    fn tidy(&mut self, sweep: usize, is_stopped: bool) {
         self.apply_script();
         // Only devices that were used have something to check or to deliver, so that the cost of a call does not grow with the
         // number of devices.
@@ -350,7 +352,7 @@ impl<M: Model> World<M> {
         self.listed.retain(|index| {
             let Some(Some(station)) = devices.get_mut(*index) else { return false };
             station.deliver();
-            station.is_listed = station.has_work();
+            station.is_listed = is_stopped || station.has_work();
             station.is_listed
         });
         self.peers.send_changes(&self.net);

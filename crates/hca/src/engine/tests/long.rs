@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 use uverbs_fabric::process::Mapped;
+use uverbs_mlx5_hw::wqe::MLX5_OPCODE_RDMA_WRITE;
+use zerocopy::IntoBytes;
 
 /// Memory in whose writes a test does something.
 struct Acting {
@@ -120,6 +122,40 @@ fn a_long_message_leaves_the_lock_to_others() {
     let (all, before) = (acting.writes.load(Ordering::Relaxed), before.load(Ordering::Relaxed));
     assert_eq!(acting.ram.get(0, LONG), vec![7; LONG]);
     assert!(before < all, "{before} of {all} parts were written before the other thread had the lock");
+}
+
+#[test]
+fn the_last_request_before_the_lock_is_left_is_acknowledged() {
+    const BYTES: u32 = 64 << 10;
+    const COUNT: u32 = 16;
+    let written = Arc::new(AtomicUsize::new(0));
+    let (fabric, mut a, b, keys, _acting) = {
+        let written = Arc::clone(&written);
+        long(move |_| {
+            if written.fetch_add(1, Ordering::SeqCst) == 0 {
+                // The other thread comes, and waits for the lock.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        })
+    };
+    [&a, &b].into_iter().for_each(|end| end.attr(|attr| attr.timeout = 0));
+    let other = std::thread::spawn(move || {
+        while written.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        fabric.enter(|_| ());
+    });
+    // Together as many bytes as are copied before the lock is left.
+    a.key = keys[0];
+    let (entry, to) = (a.sge(0, BYTES), super::rig::remote(BASE, keys[1]));
+    let segments = [to.as_bytes(), entry.as_bytes()];
+    let last = (0..COUNT).map(|_| a.write_wqe(MLX5_OPCODE_RDMA_WRITE, true, 0, &segments)).last();
+    a.ring(last.unwrap());
+    other.join().unwrap();
+    for i in 0..COUNT {
+        let wc = a.send_cq.poll().unwrap_or_else(|| panic!("request {i} is not complete"));
+        assert_eq!(wc.syndrome, 0);
+    }
 }
 
 #[test]
