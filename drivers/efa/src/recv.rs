@@ -68,8 +68,11 @@ impl RecvQueue {
             cold_path();
             return Err(PostError::QueueFull);
         }
-        let (at, slots) = (place.progress.published, poster.slots());
-        let (number, desc) = write(ring.descs(), slots, (at, place.descs), wr_id, sges, *max_sge)?;
+        let at = place.progress.published;
+        let last = check_sges(sges, *max_sge)?;
+        let slots = poster.slots();
+        let number = slots.prepare(at, wr_id);
+        let desc = write_all(ring.descs(), place.descs, number, sges, last);
         slots.publish_number(number);
         (place.progress.published, place.descs) = (at.wrapping_add(1), desc);
         doorbell.ring_after_stores(desc & 0xffff);
@@ -113,30 +116,26 @@ impl Place {
     }
 }
 
-/// Writes the receive at a position, which has at most `max` entries, from a descriptor on. Returns its number, and the position behind its
-/// last descriptor.
+/// The position of the last entry of a receive, which has at most `max`.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn write(
-    descs: Descs<'_>,
-    slots: Slots<'_>,
-    (at, mut desc): (u32, u32),
-    wr_id: u64,
-    sges: &[Sge],
-    max: u32,
-) -> Result<(u16, u32), PostError> {
+fn check_sges(sges: &[Sge], max: u32) -> Result<usize, PostError> {
     if sges.len() > max as usize {
         return Err(PostError::TooManySge);
     }
     // Without a descriptor the device would never complete it.
-    let last = sges.len().checked_sub(1).ok_or(PostError::InvalidArgument)?;
-    let number = slots.prepare(at, wr_id);
+    sges.len().checked_sub(1).ok_or(PostError::InvalidArgument)
+}
+
+/// Writes the descriptors of a receive from a position on. Returns the position behind them.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn write_all(descs: Descs<'_>, mut position: u32, number: u16, sges: &[Sge], last: usize) -> u32 {
     for (i, sge) in sges.iter().enumerate() {
         // The number is in the first descriptor only.
         let number = if i == 0 { number } else { 0 };
-        descs.write(desc, recv_desc(number, sge, i == 0, i == last));
-        desc = desc.wrapping_add(1);
+        descs.write(position, recv_desc(number, sge, i == 0, i == last));
+        position = position.wrapping_add(1);
     }
-    Ok((number, desc))
+    position
 }
 
 /// Posts receives, each as it is made. It rings when it is dropped. In one access to the queue: control calls wait.
@@ -163,10 +162,12 @@ impl Direct<'_> {
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let Self { ring, max_sge, at, desc, place, poster, .. } = self;
         place.progress.room(*at, |_, at| poster.room(at))?;
+        let last = check_sges(sges, *max_sge)?;
         let slots = poster.slots();
-        let (number, end) = write(ring.descs(), slots, (*at, *desc), wr_id, sges, *max_sge)?;
+        let number = slots.prepare(*at, wr_id);
+        *desc = write_all(ring.descs(), *desc, number, sges, last);
         slots.publish_number(number);
-        (*at, *desc) = (at.wrapping_add(1), end);
+        *at = at.wrapping_add(1);
         Ok(())
     }
 }
@@ -228,7 +229,9 @@ impl Batch<'_> {
     fn put(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let Self { to, slots, max_sge, place, poster, cursor, desc, .. } = self;
         cursor.room(&mut place.progress, |_, at| poster.room(at))?;
-        (_, *desc) = write(*to, *slots, (cursor.at, *desc), wr_id, sges, *max_sge)?;
+        let last = check_sges(sges, *max_sge)?;
+        let number = slots.prepare(cursor.at, wr_id);
+        *desc = write_all(*to, *desc, number, sges, last);
         cursor.advance();
         Ok(())
     }
