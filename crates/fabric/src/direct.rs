@@ -10,10 +10,10 @@
 //! packet in flight, which it would pass. Packets to other processes, to UDP sockets and between ports of which one is down are sent.
 //!
 //! # The lock
-//! A long message is executed in parts, of at most [`PIECE`] bytes between two checks whether another thread waits for the world. If one
-//! does, it gets the lock, and the rest of the message goes on after it. Each part looks its memory up again: a region that is deregistered
-//! in between, and a queue that is reset or destroyed, is not accessed. A part is executed under the lock, so no call that returns memory to
-//! the program returns while it is accessed.
+//! A long message is executed in parts. The copy of a part may be [left](crate::aside) to the thread without the lock; others are executed
+//! with it, at most [`PIECE`] bytes between two checks whether another thread waits for the world. If one does, it gets the lock, and the
+//! rest of the message goes on after it. Each part looks its memory up again: a region that is deregistered in between, and a queue that is
+//! reset or destroyed, is not accessed. No call that returns memory to the program returns while it is accessed.
 
 use crate::front::Station;
 use crate::model::{Model, Packet};
@@ -39,7 +39,16 @@ impl<M: Model> fmt::Debug for Near<'_, M> {
     }
 }
 
-impl<M: Model> Near<'_, M> {
+impl<'a, M: Model> Near<'a, M> {
+    /// The devices before and behind the one that asks, and those that are to be tidied.
+    pub(crate) fn new(
+        before: &'a mut [Option<Station<M>>],
+        behind: &'a mut [Option<Station<M>>],
+        listed: &'a mut Vec<usize>,
+    ) -> Self {
+        Self { before, behind, listed }
+    }
+
     /// The device of this number; `None` for the one that asks, and for ports that are not of this process.
     #[inline]
     pub fn device(&mut self, index: usize) -> Option<&mut M> {
@@ -111,7 +120,7 @@ impl<M: Model> World<M> {
                 continue;
             }
             let mut port = Port { now: self.now, me: index, net: &mut self.net };
-            let mut near = Near { before, behind, listed: &mut self.listed };
+            let mut near = Near::new(before, behind, &mut self.listed);
             station.device.exchange(&mut port, &mut near);
             any = true;
         }

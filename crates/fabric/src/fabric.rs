@@ -182,6 +182,7 @@ impl<M: Model> Fabric<M> {
             world.net.name_devices();
             let (device, front) = make(&mut Port { now: world.now, me: index, net: &mut world.net });
             world.brief |= in_real_time && front.is_in_vm();
+            world.net.asides.are_off = world.brief;
             world.devices.push(Some(Station { device, front: Box::new(front), is_listed: false }));
             world.here.push(index);
             world.list(index);
@@ -202,6 +203,17 @@ impl<M: Model> Fabric<M> {
     /// Calls `f` with the state of the fabric, and then processes due packets and timers.
     pub fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
         self.alive.shared.enter(f)
+    }
+
+    /// As [`enter`](Self::enter), if `f` takes no memory away, moves and destroys no queue, and does not change the network: while threads
+    /// copy long messages, it does not wait for them.
+    pub fn enter_beside<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        self.enter_if(|| false, f)
+    }
+
+    /// As [`enter`](Self::enter). `waits` is called while threads copy long messages, and says whether `f` must wait for them.
+    pub fn enter_if<R>(&self, waits: impl FnOnce() -> bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        self.alive.shared.enter_if(waits, f)
     }
 
     /// Calls `f` with the state of the fabric. No packets or timers are processed.

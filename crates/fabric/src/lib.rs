@@ -31,6 +31,7 @@
 //! | [`trace`] | what happens, in words |
 
 mod alive;
+mod aside;
 pub mod backing;
 mod capture;
 mod direct;
@@ -68,6 +69,7 @@ pub mod wire;
 mod world;
 mod world_lock;
 
+pub use aside::Aside;
 pub use capture::Captured;
 pub use direct::Near;
 pub use fabric::Fabric;

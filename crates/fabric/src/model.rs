@@ -5,6 +5,7 @@
 //! clock, the network, and its place in it. What belongs to a device besides (registers, a kernel) is its [`Front`](crate::Front).
 //! All devices of a fabric are of one model, whose [`Packet`]s they send, and one lock protects all of them.
 
+use crate::aside::Aside;
 use crate::capture::Captured;
 use crate::direct::Near;
 use crate::net::{Address, Net};
@@ -61,6 +62,23 @@ pub trait Model: Sized + Send + fmt::Debug + 'static {
     /// ends soon: a queue that has more requests waits again.
     fn exchange(&mut self, port: &mut Port<'_, Self::Packet>, near: &mut Near<'_, Self>) {
         let _ = (port, near);
+    }
+
+    /// A copy that it has [left](Net::leave_copy) to a thread has ended: whether all bytes are copied. Nothing has happened to both queues
+    /// meanwhile.
+    fn copied(
+        &mut self,
+        port: &mut Port<'_, Self::Packet>,
+        near: &mut Near<'_, Self>,
+        copy: &Aside,
+        is_done: bool,
+    ) {
+        let _ = (port, near, copy, is_done);
+    }
+
+    /// A copy has ended that a request of this queue may have [waited for](Net::after_copies).
+    fn go_on(&mut self, port: &mut Port<'_, Self::Packet>, queue: u32) {
+        let _ = (port, queue);
     }
 
     /// No other packet is due: sends what it has held back while there were packets, such as an acknowledgement of all of them.

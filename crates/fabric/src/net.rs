@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
+use crate::aside::Asides;
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin, Place};
 use crate::model::{Packet, PortEvent};
@@ -217,6 +218,7 @@ pub struct Net<P> {
     pub(crate) passed: u64,
     /// The bytes of their data since the lock was last offered to others.
     pub(crate) held: u64,
+    pub(crate) asides: Asides,
 }
 
 /// The ports by their addresses. Of several ports with an address, the first one has it.
@@ -313,6 +315,7 @@ impl<P: Packet> Net<P> {
             in_real_time: false,
             passed: 0,
             held: 0,
+            asides: Asides::default(),
         }
     }
 

@@ -76,6 +76,14 @@ impl<M: Model, F> Plugged<M, F> {
         })
     }
 
+    /// As [`enter_device`](Self::enter_device), [beside](Fabric::enter_beside) the copies of long messages.
+    pub fn enter_device_beside<R>(&self, f: impl FnOnce(&mut M, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
+        self.fabric.enter_beside(|world| {
+            let (device, mut port) = world.device(self.index)?;
+            Some(f(device, &mut port))
+        })
+    }
+
     /// Calls `f` with the device. No packets or timers are processed.
     pub fn read_device<R>(&self, f: impl FnOnce(&M) -> R) -> R {
         self.read(|device, _| f(device))
@@ -199,7 +207,24 @@ impl<M: Model, F: Front<M>> Plugged<M, F> {
     /// Calls `f` with the device, its front and its port, and then processes due packets and timers. `None` is a device
     /// that does not exist or has another front, which no `Plugged` of [`Fabric::plug`] is.
     pub fn enter<R>(&self, f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
-        self.fabric.enter(|world| {
+        self.enter_if(|| true, f)
+    }
+
+    /// As [`enter`](Self::enter), [beside](Fabric::enter_beside) the copies of long messages.
+    pub fn enter_beside<R>(
+        &self,
+        f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R,
+    ) -> Option<R> {
+        self.enter_if(|| false, f)
+    }
+
+    /// As [`enter`](Self::enter). `waits` is called while threads copy long messages, and says whether `f` must wait for them.
+    pub fn enter_if<R>(
+        &self,
+        waits: impl FnOnce() -> bool,
+        f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R,
+    ) -> Option<R> {
+        self.fabric.enter_if(waits, |world| {
             let (station, mut port) = world.station(self.index)?;
             let front: &mut dyn Any = &mut *station.front;
             Some(f(&mut station.device, front.downcast_mut()?, &mut port))

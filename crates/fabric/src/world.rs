@@ -190,7 +190,8 @@ impl<M: Model> World<M> {
         }
     }
 
-    /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock.
+    /// Processes due work in real time, until `end` if there is one. Returns whether it has stopped for a thread that waits for the lock, or
+    /// for a copy without it.
     fn settle_real(&mut self, end: Option<Instant>) -> bool {
         loop {
             let mut idle = false;
@@ -203,7 +204,7 @@ impl<M: Model> World<M> {
                 }
                 if self.net.held >= PIECE {
                     self.net.held = 0;
-                    if !idle && self.waiting.load(Ordering::Relaxed) > 0 {
+                    if !idle && (self.net.has_left_copy() || self.waiting.load(Ordering::Relaxed) > 0) {
                         return true;
                     }
                 }
@@ -282,7 +283,7 @@ impl<M: Model> World<M> {
     }
 
     /// Processes what is due, at most for `limit` in real time. Returns whether there is more to do now: on a virtual clock, whether a
-    /// request waits with a limit; in real time, whether it has stopped for a thread that waits for the lock.
+    /// request waits with a limit; in real time, whether it has stopped for a thread that waits for the lock, or for a copy without it.
     pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Option<Duration>) -> bool {
         self.apply_script();
         self.run_script(self.now, false);

@@ -21,14 +21,8 @@ const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 /// How often a thread in the middle of a long operation looks whether another one has the lock that it has left.
 const HANDING: u32 = 1000;
 
-/// Unlocks the world, and sends what it has for devices outside of the fabric.
-fn leave<M: Model>(world: MutexGuard<'_, World<M>>) {
-    if !world.outside.is_empty() {
-        let outside = world.outside.clone();
-        drop(world);
-        outside.flush();
-    }
-}
+/// The world of who has the lock.
+pub(crate) type Guard<'a, M> = MutexGuard<'a, World<M>>;
 
 /// The lock of the world, and the condition that the thread waits for.
 pub(crate) struct WorldLock<M: Model> {
@@ -37,6 +31,8 @@ pub(crate) struct WorldLock<M: Model> {
     /// they wake up.
     waiting: Arc<AtomicUsize>,
     wake: Condvar,
+    /// No thread copies without the lock any more.
+    pub(crate) quiet: Condvar,
     start: Instant,
     pub(crate) deterministic: bool,
 }
@@ -46,23 +42,61 @@ impl<M: Model> WorldLock<M> {
         let mut world = World::new(seed);
         world.net.in_real_time = !deterministic;
         let waiting = Arc::clone(&world.waiting);
-        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
+        let (wake, quiet) = (Condvar::new(), Condvar::new());
+        Self { world: Mutex::new(world), waiting, wake, quiet, start: Instant::now(), deterministic }
     }
 
     /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
     /// does not affect it.
-    fn lock(&self) -> MutexGuard<'_, World<M>> {
+    pub(crate) fn lock(&self) -> Guard<'_, M> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if !self.deterministic {
-            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        }
+        self.read_clock(&mut world);
         world
     }
 
+    fn read_clock(&self, world: &mut World<M>) {
+        if !self.deterministic {
+            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Leaves the lock while this is true, and the world is not [quiet](Self::quiet). Others see a thread that waits for the lock.
+    pub(crate) fn wait_while<'a>(
+        &'a self,
+        world: Guard<'a, M>,
+        is_so: impl Fn(&World<M>) -> bool,
+    ) -> Guard<'a, M> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let world = self.quiet.wait_while(world, |world| is_so(world));
+        let mut world = world.unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.read_clock(&mut world);
+        world
+    }
+
+    /// Unlocks the world, and sends what it has for devices outside of the fabric.
+    pub(crate) fn leave(world: Guard<'_, M>) {
+        if !world.outside.is_empty() {
+            let outside = world.outside.clone();
+            drop(world);
+            outside.flush();
+        }
+    }
+
+    /// Makes the copy that a device has left, or leaves the lock to others.
+    fn pause<'a>(&'a self, world: Guard<'a, M>) -> Guard<'a, M> {
+        if world.net.has_left_copy() {
+            return self.copy_aside(world);
+        }
+        Self::leave(world);
+        self.hand_over();
+        self.lock()
+    }
+
     /// The world, unless another thread has the lock.
-    pub(crate) fn try_world(&self) -> Option<MutexGuard<'_, World<M>>> {
+    pub(crate) fn try_world(&self) -> Option<Guard<'_, M>> {
         match self.world.try_lock() {
             Ok(world) => Some(world),
             Err(TryLockError::Poisoned(world)) => Some(world.into_inner()),
@@ -72,16 +106,23 @@ impl<M: Model> WorldLock<M> {
 
     /// Calls `f` with the world, and then processes due packets and timers.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
+        self.enter_if(|| true, f)
+    }
+
+    /// As [`enter`](Self::enter). While threads copy without the lock, `waits` says whether it waits for them.
+    #[inline]
+    pub(crate) fn enter_if<R>(&self, waits: impl FnOnce() -> bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
         let mut world = self.lock();
+        if world.net.has_copies() && waits() {
+            world = self.wait_for_copies(world);
+        }
         let result = f(&mut world);
         let limit = world.brief.then_some(BRIEF);
         while world.settle(self.deterministic, false, limit) && !self.deterministic {
-            leave(world);
-            self.hand_over();
-            world = self.lock();
+            world = self.pause(world);
         }
         self.tell_thread(&mut world);
-        leave(world);
+        Self::leave(world);
         result
     }
 
@@ -90,8 +131,9 @@ impl<M: Model> WorldLock<M> {
         let mut world = self.lock();
         let result = f(&mut world);
         world.settle(self.deterministic, false, Some(BRIEF));
+        world = self.copy_aside(world);
         self.tell_thread(&mut world);
-        leave(world);
+        Self::leave(world);
         result
     }
 
@@ -105,7 +147,7 @@ impl<M: Model> WorldLock<M> {
         f(&self.lock())
     }
 
-    fn tell_thread(&self, world: &mut World<M>) {
+    pub(crate) fn tell_thread(&self, world: &mut World<M>) {
         let next = world.next();
         if !self.deterministic && next.is_some_and(|at| world.wakes.is_none_or(|wakes| at < wakes)) {
             world.wakes = next;
@@ -118,12 +160,10 @@ impl<M: Model> WorldLock<M> {
         let limit = world.round();
         while world.settle(self.deterministic, true, limit) {
             if !self.deterministic {
-                leave(world);
-                self.hand_over();
-                world = self.lock();
+                world = self.pause(world);
             }
         }
-        leave(world);
+        Self::leave(world);
     }
 
     pub(crate) fn run_for(&self, time: u64) {
@@ -134,12 +174,10 @@ impl<M: Model> WorldLock<M> {
         } else {
             let limit = world.round();
             while world.settle(false, true, limit) {
-                leave(world);
-                self.hand_over();
-                world = self.lock();
+                world = self.pause(world);
             }
         }
-        leave(world);
+        Self::leave(world);
     }
 
     pub(crate) fn stop(&self) {
@@ -148,7 +186,7 @@ impl<M: Model> WorldLock<M> {
     }
 
     /// Leaves the lock, which is free, to a thread that waits for it.
-    fn hand_over(&self) {
+    pub(crate) fn hand_over(&self) {
         let before = self.waiting.load(Ordering::Relaxed);
         for _ in 0..HANDING {
             if self.waiting.load(Ordering::Relaxed) < before.max(1) {
@@ -175,8 +213,9 @@ impl<M: Model> WorldLock<M> {
         while !world.stop {
             // Other threads wait for the lock, so it is not held for longer than this.
             world.settle(false, true, Some(ROUND));
+            world = self.copy_aside(world);
             if !world.outside.is_empty() {
-                leave(world);
+                Self::leave(world);
                 world = self.lock();
                 // It may have been set, and the condition notified, in between.
                 if world.stop {

@@ -273,6 +273,12 @@ impl Hca {
         self.plugged.enter_device(f).expect("the device is in its world")
     }
 
+    /// As [`with_device`](Self::with_device), as a doorbell is.
+    #[cfg(test)]
+    pub(crate) fn beside<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> R {
+        self.plugged.enter_device_beside(f).expect("the device is in its world")
+    }
+
     /// The in-process kernel itself.
     #[cfg(test)]
     pub(crate) fn with_kernel<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {

@@ -190,7 +190,7 @@ pub fn ring<D: Driver>(
     f: impl FnOnce(&mut D::Model, &mut PortOf<'_, D>),
 ) {
     if plugged.is_here() {
-        plugged.enter(|device, state, port| {
+        plugged.enter_beside(|device, state, port| {
             if !state.tables().has_ended(context) {
                 f(device, port);
             }

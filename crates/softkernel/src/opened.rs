@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A context of a device, as the [`Kernel`] port that drivers use.
 
-use crate::driver::{Driver, Entered, PluggedOf};
+use crate::driver::{Driver, Entered, PluggedOf, PortOf};
+use crate::script;
+use core::cell::RefCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -32,7 +34,7 @@ impl<D: Driver> Opened<D> {
     /// A new context of a device.
     pub fn open(plugged: &PluggedOf<D>, name: &str) -> Self {
         // If the device does not exist, every call of the context returns an error.
-        let context = plugged.enter(|_, state, _| state.tables_mut().open()).unwrap_or_default();
+        let context = plugged.enter_beside(|_, state, _| state.tables_mut().open()).unwrap_or_default();
         Self { plugged: plugged.clone(), context, name: name.into(), is_closed: AtomicBool::new(false) }
     }
 
@@ -44,13 +46,21 @@ impl<D: Driver> Opened<D> {
         }
     }
 
-    fn call<R>(&self, f: impl FnOnce(Entered<'_, '_, D>) -> Result<R, Errno>) -> Result<R, Errno> {
+    /// `waits` says whether the call waits for copies of long messages: [`Fabric::enter_if`](uverbs_fabric::Fabric::enter_if).
+    fn call<R>(
+        &self,
+        waits: impl FnOnce() -> bool,
+        f: impl FnOnce(Entered<'_, '_, D>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         // In a child of fork(2) a thread of the parent may have had the fabric's lock.
         if !self.is_creator_process() {
             return Err(Errno::ESTALE);
         }
         let context = self.context;
-        let result = self.plugged.enter(|device, state, port| f(Entered { device, state, port, context }));
+        let f = |device: &mut D::Model, state: &mut D, port: &mut PortOf<'_, D>| {
+            f(Entered { device, state, port, context })
+        };
+        let result = self.plugged.enter_if(waits, f);
         result.unwrap_or(Err(Errno::EIO))
     }
 }
@@ -63,9 +73,12 @@ fn by_script<D: Driver>(entered: &mut Entered<'_, '_, D>) -> Result<(), Errno> {
 
 impl<D: Driver> Kernel for Opened<D> {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let command = RefCell::new(command);
         self.call(
+            || !script::ends_nothing(&command.borrow()),
             |entered| {
-                if command.driver_id() == D::ID { D::run(entered, command) } else { Err(Errno::EINVAL) }
+                let mut command = command.borrow_mut();
+                if command.driver_id() == D::ID { D::run(entered, &mut command) } else { Err(Errno::EINVAL) }
             },
         )
     }
@@ -80,22 +93,26 @@ impl<D: Driver> Kernel for Opened<D> {
     }
 
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        self.call(|mut entered| {
-            by_script(&mut entered)?;
-            D::map(entered, offset, len, protection)
-        })
+        self.call(
+            || false,
+            |mut entered| {
+                by_script(&mut entered)?;
+                D::map(entered, offset, len, protection)
+            },
+        )
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        self.call(|entered| D::doorbells(entered, &self.plugged, offset, len)).map(DoorbellPage::Port)
+        self.call(|| false, |entered| D::doorbells(entered, &self.plugged, offset, len))
+            .map(DoorbellPage::Port)
     }
 
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.call(|entered| D::attribute(entered, path))
+        self.call(|| false, |entered| D::attribute(entered, path))
     }
 
     fn device_clock(&self) -> Option<u64> {
-        if D::HAS_CLOCK { self.call(|entered| Ok(entered.port.now)).ok() } else { None }
+        if D::HAS_CLOCK { self.call(|| false, |entered| Ok(entered.port.now)).ok() } else { None }
     }
 
     fn driver_id(&self) -> u32 {

@@ -26,6 +26,13 @@ pub fn verb(
     Some(of_method(key).or_else(|| name(key)).unwrap_or("driver_command"))
 }
 
+/// Whether a command takes no memory away, moves and destroys no queue, and does not change the network: it only creates or reads.
+pub(crate) fn ends_nothing(c: &RawCommand<'_, '_>) -> bool {
+    const KINDS: [&str; 5] = ["query_", "create_", "alloc_", "reg_", "read_"];
+    let verb = verb(c, (c.object(), c.method()), true, |_| None);
+    verb.is_some_and(|verb| verb == "open_device" || KINDS.iter().any(|kind| verb.starts_with(kind)))
+}
+
 fn of_method(key: Key) -> Option<&'static str> {
     Some(match key {
         (id::UVERBS_OBJECT_DEVICE, id::UVERBS_METHOD_GET_CONTEXT) => "open_device",

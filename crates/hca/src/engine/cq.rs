@@ -238,17 +238,23 @@ fn entries(ring: &Area, entry: usize) -> Option<u32> {
 impl Device {
     /// Moves the QPs of broken CQs to the error state.
     pub(crate) fn end_users_of_broken_cqs(&mut self, cx: &mut Port<'_>) {
+        let mut later = Vec::new();
         while let Some(cqn) = self.overrun.pop() {
             let uses = |qp: &Qp| {
                 let live = !matches!(qp.state, State::Reset | State::Err);
                 live && (qp.send_cqn == cqn || qp.recv_cqn == cqn)
             };
-            let users: Vec<u32> = self.qps.values().filter(|qp| uses(qp)).map(|qp| qp.qpn).collect();
+            let is_held = |qp: &Qp| qp.copying.runs && uses(qp);
+            let users: Vec<u32> =
+                self.qps.values().filter(|qp| uses(qp) && !is_held(qp)).map(|qp| qp.qpn).collect();
+            // The end of the copy calls again.
+            later.extend(self.qps.values().any(is_held).then_some(cqn));
             for qpn in users {
                 self.notices.push(Notice::Qp { qpn, event: event::QP_FATAL });
                 self.with_qp(cx, qpn, |device, cx, qp| device.set_state(cx, qp, State::Err));
             }
         }
+        self.overrun.extend(later);
     }
 
     /// Writes a completion to a CQ.

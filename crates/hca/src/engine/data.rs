@@ -2,6 +2,7 @@
 //! Moving data between the network and the memory that a WQE names.
 
 use super::Device;
+use super::aside::{Place, is_there};
 use super::mkey::{Denied, User, access};
 use super::packet::Data;
 use crate::cqe::Syndrome;
@@ -85,6 +86,18 @@ impl Device {
         offset: u64,
         data: Data<'_>,
     ) -> Result<(), Syndrome> {
+        self.scatter_copied(user, segments, offset, data, None)
+    }
+
+    /// As [`scatter`](Self::scatter), of data that were copied to a place: they are written if that is another one.
+    pub(super) fn scatter_copied(
+        &self,
+        user: User,
+        segments: &[Segment],
+        offset: u64,
+        data: Data<'_>,
+        copied: Option<&Place>,
+    ) -> Result<(), Syndrome> {
         let mut done = 0;
         walk(segments, offset, data.len(), |segment, at, n| {
             let from = data.part(done, n).ok_or(Syndrome::LOCAL_LENGTH)?;
@@ -95,6 +108,7 @@ impl Device {
             self.mkeys
                 .resolve(user, *lkey, addr, n as u64, access::LOCAL_WRITE)
                 .map_err(|Denied| Syndrome::LOCAL_PROT)?
+                .filter(|(memory, offset)| n < data.len() || !is_there(copied, memory, *offset))
                 .map_or(Ok(()), |(memory, offset)| self.write(*lkey, &memory, offset, from))
                 .map_err(|_| Syndrome::LOCAL_PROT)
         })?;

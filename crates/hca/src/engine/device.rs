@@ -356,6 +356,14 @@ impl Device {
             }
             return;
         }
+        if cx.net.has_copies()
+            && let Some(qp) = self.qps.get_mut(&packet.dest_qpn)
+        {
+            match qp.copying.hold(packet) {
+                Some(free) => packet = free,
+                None => return,
+            }
+        }
         self.take_packet(cx, &packet);
         let body = core::mem::replace(&mut packet.body, Body::Ack);
         body.into_data().into_iter().for_each(|data| cx.net.reuse(data));

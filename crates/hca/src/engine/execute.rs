@@ -2,6 +2,7 @@
 //! The responder of reliable transports: executes requests in sequence, exactly once, and answers them; and the
 //! receiving side of unreliable connections (InfiniBand specification, chapters 9.7 and 9.8).
 
+use super::aside::is_there;
 use super::datagram::shown_path;
 use super::device::MAX_SESSIONS;
 use super::mkey::{Denied, Target, access};
@@ -230,7 +231,10 @@ impl Device {
         match packet.ack {
             // Requests that arrive together have one acknowledgement. In the middle of a message the requester may wait for it.
             true if is_last(packet) && acknowledges_together(cx, qp) => self.owe(qp, resp, packet),
-            true => reply(cx, qp, packet, (packet.psn, resp.msn), Body::Ack),
+            true => {
+                let last = psn_add(packet.psn, packet.direct.more);
+                reply(cx, qp, packet, (last, resp.msn), Body::Ack);
+            }
             false => {}
         }
         Ok(())
@@ -349,7 +353,8 @@ impl Device {
         } else if inline {
             Ok(())
         } else {
-            let placed = self.scatter(user, segments, receiving.done, data);
+            let copied = packet.direct.copied.as_deref();
+            let placed = self.scatter_copied(user, segments, receiving.done, data, copied);
             if placed.is_ok() {
                 self.trace_scattered(cx, qp.qpn, segments, (receiving.done, data.len()));
             }
@@ -451,6 +456,7 @@ impl Device {
             return Err(Refusal::Nak(Nak::Invalid));
         }
         if let Some((memory, offset)) = target
+            && !is_there(packet.direct.copied.as_deref(), &memory, offset)
             && self.write(writing.rkey, &memory, offset, data).is_err()
         {
             resp.kept = receiving.map(|r| (r.srqn, r.taken));

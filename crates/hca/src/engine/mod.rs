@@ -5,6 +5,7 @@
 //! One lock protects a whole fabric. Packets are queued in the network and delivered later, so the execution of one
 //! queue never calls back into the same queue.
 
+mod aside;
 mod attr;
 mod checksum;
 pub(crate) mod compress;

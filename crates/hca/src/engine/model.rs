@@ -11,7 +11,7 @@ use crate::violation::{Mistake, Object};
 use uverbs_fabric::model::Wait;
 use uverbs_fabric::ring::{Queue, RingDump};
 use uverbs_fabric::script::{Action, Point, Rule};
-use uverbs_fabric::{Model, Near, PortEvent, QpStat, Timer, Violations};
+use uverbs_fabric::{Aside, Model, Near, PortEvent, QpStat, Timer, Violations};
 
 impl uverbs_fabric::QpKind for QpKind {
     const ALL: &'static [Self] = &[
@@ -67,6 +67,9 @@ impl Model for Device {
 
     fn timeout(&mut self, port: &mut Port<'_>, queue: u32) {
         self.with_qp(port, queue, |device, port, qp| {
+            if qp.copying.holds_timer() {
+                return;
+            }
             trace::timer(port, qp);
             device.expire(port, qp);
         });
@@ -78,6 +81,14 @@ impl Model for Device {
 
     fn exchange(&mut self, port: &mut Port<'_>, near: &mut Near<'_, Self>) {
         self.exchange_one(port, near);
+    }
+
+    fn copied(&mut self, port: &mut Port<'_>, near: &mut Near<'_, Self>, copy: &Aside, is_done: bool) {
+        self.end_copy(port, near, copy, is_done);
+    }
+
+    fn go_on(&mut self, port: &mut Port<'_>, queue: u32) {
+        self.with_qp(port, queue, |device, port, qp| device.transmit(port, qp));
     }
 
     fn idle(&mut self, port: &mut Port<'_>) {

@@ -170,9 +170,20 @@ impl Device {
             |device: &Self| device.qps.get(&dest_qpn).is_none_or(|peer| peer.attr.mtu == qp.attr.mtu);
         match to == cx.me {
             // A queue that is connected to itself is in use.
-            true => qp.qpn != dest_qpn && has_same_mtu(self),
-            false => cx.net.connects(cx.me, to) && near.device(to).is_some_and(|device| has_same_mtu(device)),
+            true => qp.qpn != dest_qpn && has_same_mtu(self) && !self.is_held(cx, dest_qpn),
+            false => {
+                cx.net.connects(cx.me, to)
+                    && near
+                        .device(to)
+                        .is_some_and(|device| has_same_mtu(device) && !device.is_held(cx, dest_qpn))
+            }
         }
+    }
+
+    /// Whether a queue takes no packet now.
+    #[inline]
+    pub(super) fn is_held(&self, cx: &Port<'_>, qpn: u32) -> bool {
+        cx.net.has_copies() && self.qps.get(&qpn).is_some_and(|qp| qp.copying.runs)
     }
 
     /// Gives a packet to its receiver, which it [reaches](Self::reaches), and takes the answer, if the receiver gives one itself.
@@ -183,7 +194,9 @@ impl Device {
         near: &mut Near<'_, Self>,
         (to, packet): (usize, Packet),
     ) {
-        cx.net.pass(cx.me, to, packet.count(), packet.len());
+        // Data that were copied without the lock held nobody up.
+        let bytes = if packet.direct.copied.is_some() { 0 } else { packet.len() };
+        cx.net.pass(cx.me, to, packet.count(), bytes);
         // Before the receiver, which may be a queue of this device, looks for errors of its own.
         self.report_sent_signatures(cx, qp);
         let answer = if to == cx.me {
@@ -225,7 +238,7 @@ impl Device {
             return false;
         };
         let source = Some(Source::new(memory, offset, len as usize));
-        let direct = Direct { more: count as u32 - 1, source, takes_answer: false };
+        let direct = Direct { more: count as u32 - 1, source, ..Direct::default() };
         self.answer = Some(Box::new(Packet { direct, ..answer() }));
         true
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
+use super::aside::Place;
 use super::{packet_bytes, script};
 use crate::memory::Memory;
 use std::sync::Arc;
@@ -128,6 +129,8 @@ pub(crate) struct Direct {
     pub(crate) source: Option<Source>,
     /// Whether the sender takes an answer with data from the receiver itself.
     pub(crate) takes_answer: bool,
+    /// Where its data are already, from the source: they were [copied](super::aside).
+    pub(super) copied: Option<Box<Place>>,
 }
 
 /// Data in mapped memory.
@@ -141,6 +144,16 @@ pub(crate) struct Source {
 impl Source {
     pub(super) fn new(memory: &Arc<dyn Memory>, offset: u64, len: usize) -> Self {
         Self { memory: Arc::clone(memory), offset, len }
+    }
+
+    /// Those of a place.
+    pub(super) fn of((memory, offset): &Place, len: usize) -> Self {
+        Self::new(memory, *offset, len)
+    }
+
+    /// Whether they are these.
+    pub(super) fn is(&self, (memory, offset): &Place, len: usize) -> bool {
+        Arc::ptr_eq(&self.memory, memory) && self.offset == *offset && self.len == len
     }
 
     /// The bytes; `None` if they are not mapped.

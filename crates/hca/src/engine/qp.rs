@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: their parts, their states, flushing.
 
+use super::aside::Copying;
 pub(crate) use super::attr::Route;
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
@@ -91,8 +92,10 @@ pub struct Qp {
     pub(crate) fetched: u32,
     /// Whether a send has failed since the last reset.
     pub(crate) send_failed: bool,
-    /// Whether it is in the list of queues that wait for an exchange.
+    /// Whether it is in the list of queues that wait for an exchange, or may not be, during a copy.
     pub(super) is_ready: bool,
+    /// The copy of its data without the lock.
+    pub(super) copying: Copying,
     /// Whether the first error of a signature moves it to SQD, with an event (`drain_sigerr`).
     pub(crate) drain_sigerr: bool,
 }
@@ -131,6 +134,7 @@ impl Qp {
             fetched: 0,
             send_failed: false,
             is_ready: false,
+            copying: Copying::default(),
             drain_sigerr: false,
         }
     }
@@ -164,6 +168,7 @@ impl Device {
 
     /// Moves a QP to a state. The front has checked the transition.
     pub(crate) fn set_state(&mut self, cx: &mut Port<'_>, qp: &mut Qp, to: State) {
+        debug_assert!(!qp.copying.runs, "a queue is moved whose data are being copied");
         let from = qp.state;
         qp.state = to;
         trace::state(cx, qp, from);

@@ -59,6 +59,9 @@ impl Device {
         if other.is_none() && to != cx.me {
             return 0;
         }
+        if other.as_deref().unwrap_or(self).is_held(cx, qp.attr.dest_qpn) {
+            return 0;
+        }
         let mut buffer = core::mem::take(&mut self.wqe);
         let mut wqe = Wqe::new(&mut buffer);
         let (mut done, mut answers, mut bytes) = (0, 0, 0);

@@ -3,10 +3,11 @@
 //! are answered. After a loss it repeats all packets from the first unanswered one (InfiniBand specification, chapter
 //! 9.7).
 
+use super::aside::{LEAST, Next, Place};
 use super::datagram::shown_path;
 use super::mkey::Denied;
 use super::near::Part;
-use super::packet::{Atomic, Body, Data, Dc, Direct, Nak, Packet, WrPart, psn_add, psn_diff};
+use super::packet::{Atomic, Body, Data, Dc, Direct, Nak, Packet, Source, WrPart, psn_add, psn_diff};
 use super::qp::{Qp, QpKind, State};
 use super::requester::{FOR_EVER, Sent, wants_answer};
 use super::{Device, Port};
@@ -22,7 +23,7 @@ const NEAR_WINDOW: i32 = 64;
 /// Maximum of requests that were taken from the ring and are not complete.
 const DEPTH: usize = 128;
 /// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
-const ACK_EVERY: u32 = 32;
+pub(super) const ACK_EVERY: u32 = 32;
 /// The bytes of a packet whose data are copied through a buffer.
 const SHORT: usize = 512;
 /// Steps of a queue in an exchange: in each it starts a request, or gives a packet to its receiver.
@@ -58,7 +59,9 @@ impl Device {
             self.drained(qp);
             return;
         }
-        self.transmit_now(cx, qp, None);
+        if !qp.copying.runs {
+            self.transmit_now(cx, qp, None);
+        }
     }
 
     /// Sends packets, or gives them to their receivers among the devices that are near, of which it sends a limited number.
@@ -178,12 +181,17 @@ impl Device {
             }
             return false;
         }
-        self.start(cx, qp, (request, number), answer && limit == 0);
-        true
+        self.start(cx, qp, (request, number), answer && limit == 0)
     }
 
-    /// Assigns sequence numbers to a request, or executes it if it is a local operation.
-    fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, (request, number): (Request, u32), no_depth: bool) {
+    /// Assigns sequence numbers to a request, or executes it if it is a local operation. `false`: it must wait.
+    fn start(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        (request, number): (Request, u32),
+        no_depth: bool,
+    ) -> bool {
         let (user, first, len) = (qp.user(), qp.req.next, request.len());
         let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
         let flushed = self.flushed(qp, &request);
@@ -201,6 +209,11 @@ impl Device {
                     failed = Some(Syndrome::LOCAL_QP_OP);
                 }
                 0
+            }
+            Op::KeyUpdate(update) if cx.net.copies_key(cx.me, update.mkey >> 8) => {
+                cx.net.after_copies(cx.me, qp.qpn);
+                qp.req.waiting = Some(request);
+                return false;
             }
             Op::KeyUpdate(update) => {
                 if self.update_key(update) == Err(Denied) {
@@ -240,10 +253,16 @@ impl Device {
         let sent = Sent { request, len, number, first, count, answered: 0, inline, failed, discards: false };
         qp.req.push(sent, &self.in_progress);
         self.complete_answered(cx, qp);
+        true
     }
 
     /// Sends the next packet, or gives it to its receiver; `false` if that failed.
-    fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp, mut near: Option<&mut Near<'_, Self>>) -> bool {
+    pub(super) fn send_packet(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        mut near: Option<&mut Near<'_, Self>>,
+    ) -> bool {
         let psn = qp.req.send;
         let (to, dest_qpn) = match &qp.req.session {
             Some((av, _)) => (self.route(cx, av), av.dest),
@@ -256,10 +275,22 @@ impl Device {
         }
         let (user, probes) = (qp.user(), qp.req.probes);
         let room = NEAR_WINDOW.saturating_sub(psn_diff(psn, qp.req.una)).max(1).cast_unsigned();
-        let Some(sent) = qp.req.sent_at(psn) else {
+        let Some(mut sent) = qp.req.sent_at(psn) else {
             qp.req.send = qp.req.next;
             return true;
         };
+        let mut made = None;
+        if sent.len >= LEAST
+            && let (Some(near), Some(to), false) = (&mut near, to, probes)
+        {
+            match self.copy_next(cx, qp, near, to) {
+                Next::Wait => return false,
+                Next::Made(part) => made = Some(part),
+                Next::Usual => {}
+            }
+            let Some(again) = qp.req.sent_at(psn) else { return true };
+            sent = again;
+        }
         let (at, count) = (psn_diff(psn, sent.first).cast_unsigned(), sent.count);
         let wr = WrPart::new(sent.number, at);
         let mtu = u64::from(qp.attr.mtu.max(1));
@@ -267,8 +298,8 @@ impl Device {
         let len = sent.len;
         let is_first = at == 0;
         let (mut packets, mut here) = (1, (len - offset.min(len)).min(mtu) as usize);
-        // An answer does not pass another one that travels.
-        let takes_answer = near.is_some() && cx.net.in_flight() == 0;
+        // An answer does not pass another one that travels. During a copy the receiver has sent none.
+        let takes_answer = near.is_some() && (cx.net.in_flight() == 0 || made.is_some());
         let mut direct = Direct { takes_answer, ..Direct::default() };
         if let (Some(near), Some(to), Op::Send { .. } | Op::Write { .. }) = (&mut near, to, &sent.request.op)
         {
@@ -277,7 +308,7 @@ impl Device {
             // The packet with immediate data needs a receive, those before it do not.
             let has_imm = matches!(sent.request.op, Op::Write { imm: Some(_), .. });
             let most = most - u32::from(has_imm && at + most == count && most > 1);
-            if most > 1 && !probes {
+            if most > 1 && !probes && made.is_none() {
                 let bytes = (len - offset).min(u64::from(most) * mtu);
                 let part = Part { dest_qpn, psn, op: &sent.request.op, is_first, bytes };
                 if self.receiver_takes(cx, near, to, &part) {
@@ -288,7 +319,11 @@ impl Device {
                 }
             }
             // A short copy through a buffer costs less than the reference to memory.
-            if packets == 1 && here > SHORT {
+            if let Some(part) = &made {
+                (packets, here, direct.more) = (part.packets, part.len, part.packets - 1);
+                (direct.source, direct.copied) =
+                    (Some(Source::of(&part.from, part.len)), Some(Box::new(part.to.clone())));
+            } else if packets == 1 && here > SHORT {
                 direct.source = self.source(user, &sent.request.data, offset, here);
             }
         }
@@ -314,10 +349,8 @@ impl Device {
                 data,
             }),
             Op::Read { addr, rkey } => {
-                // A long read is requested in parts, each of at most the number of packets that may be in flight. A repetition ends where the
-                // first request of the part ended: the responder expects the next part there.
-                let part = if outside(cx).is_some() { NEAR_WINDOW } else { WINDOW }.cast_unsigned();
-                let packets = (count - at).min(part - at % part);
+                // A long read is requested in parts, each of at most the number of packets that may be in flight.
+                let packets = part_of_read(cx, at, count - at);
                 after = psn_add(psn, packets);
                 let len = (len - offset).min(u64::from(packets) * mtu);
                 Ok(Body::Read { addr: addr.wrapping_add(offset), rkey, len: len as u32 })
@@ -367,7 +400,12 @@ impl Device {
             return true;
         };
         match near {
-            Some(near) => self.hand_to(cx, qp, near, (to, packet)),
+            Some(near) => {
+                if made.is_some() {
+                    qp.copying.made = made;
+                }
+                self.hand_to(cx, qp, near, (to, packet));
+            }
             None => {
                 let waits = self.waits(cx, user, Side::Requester, qp.req.fenced);
                 cx.net.send_when(cx.now, to, packet, waits);
@@ -438,8 +476,15 @@ impl Device {
                 qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
                 self.gap(qp, psn)
             }
-            Body::ReadResponse { data, .. } => self.answer(cx, qp, psn, packet.count(), packet.data(data)),
-            Body::AtomicResponse(value) => self.answer(cx, qp, psn, 1, Data::Bytes(&value.to_ne_bytes())),
+            Body::ReadResponse { data, .. } => {
+                let copied = packet.direct.source.as_ref().and_then(|source| {
+                    qp.copying.made.as_ref().and_then(|made| made.target(source)).cloned()
+                });
+                self.answer(cx, qp, psn, packet.count(), (packet.data(data), copied.as_ref()))
+            }
+            Body::AtomicResponse(value) => {
+                self.answer(cx, qp, psn, 1, (Data::Bytes(&value.to_ne_bytes()), None))
+            }
             Body::Nak(nak) => {
                 qp.req.acknowledge(psn, &qp.attr);
                 match nak {
@@ -494,7 +539,14 @@ impl Device {
     }
 
     /// Handles the data of a read or an atomic, of so many packets.
-    fn answer(&mut self, cx: &Port<'_>, qp: &mut Qp, psn: u32, packets: u32, data: Data<'_>) -> Verdict {
+    fn answer(
+        &mut self,
+        cx: &Port<'_>,
+        qp: &mut Qp,
+        psn: u32,
+        packets: u32,
+        (data, copied): (Data<'_>, Option<&Place>),
+    ) -> Verdict {
         // An answer also acknowledges all requests before it.
         let first = qp.req.sent.iter().find(|s| {
             let at = psn_diff(psn, s.first);
@@ -529,7 +581,7 @@ impl Device {
                 let checked = self.check_scatter(user, &sent.request.data, offset, data.len());
                 checked.map(|()| data.append_to(inline))
             }
-            None => self.scatter(user, &sent.request.data, offset, data),
+            None => self.scatter_copied(user, &sent.request.data, offset, data, copied),
         };
         match placed {
             Err(syndrome) if goes_on => (sent.failed, sent.discards) = (Some(syndrome), true),
@@ -609,6 +661,13 @@ impl Device {
         }
         cx.net.in_subnet(av.rlid, av.grh.then_some(&av.rgid))
     }
+}
+
+/// The packets of the part of a long read that begins with packet `at` of the message, of which so many are left. A repetition ends where the
+/// first request of the part ended: the responder expects the next part there.
+pub(super) fn part_of_read(cx: &Port<'_>, at: u32, left: u32) -> u32 {
+    let part = if outside(cx).is_some() { NEAR_WINDOW } else { WINDOW }.cast_unsigned();
+    left.min(part - at % part)
 }
 
 /// The device at the other end of a connection. It is looked up again after a change of the network or of the connection.

@@ -83,7 +83,10 @@ impl Device {
                 return;
             }
             if let Err(mistake) = accept_doorbell(qp, ctrl, burst, device.late_doorbells, &mut device.wqe) {
-                device.fatal(cx, qp, object, index, mistake);
+                match qp.copying.runs {
+                    true => qp.copying.hold_mistake(index, mistake),
+                    false => device.fatal(cx, qp, object, index, mistake),
+                }
                 return;
             }
             match qp.state {

@@ -74,7 +74,7 @@ impl Watched {
                 let ring = |device: &mut crate::engine::Device, port: &mut crate::engine::Port<'_>| {
                     device.doorbell(port, self.page, offset as u32, value, None);
                 };
-                self.plugged.enter_device(ring);
+                self.plugged.enter_device_beside(ring);
                 found = true;
             }
         }

@@ -3,6 +3,7 @@
 
 mod clock;
 mod compress;
+mod copies;
 mod cqs;
 mod faults;
 mod frames;

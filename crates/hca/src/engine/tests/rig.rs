@@ -145,7 +145,7 @@ impl TestCq {
         let word = (self.armed & 3) << 28 | u32::from(solicited_only) << 24 | self.consumer & 0xff_ffff;
         self.armed += 1;
         let value = (u64::from(word) << 32 | u64::from(self.cqn)).to_be_bytes();
-        on(hca, |device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
+        hca.beside(|device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
     }
 
     /// The bytes of the entry that is so many entries behind the next one, in whatever state.
@@ -330,7 +330,7 @@ impl End {
     pub(super) fn ring(&self, index: u16) {
         let mut value = [0; 8];
         value.copy_from_slice(&self.sq.get((u32::from(index) % BLOCKS) as usize * 64, 8));
-        on(&self.hca, |device, cx| device.doorbell(cx, PAGE, 0x800, value, None));
+        self.hca.beside(|device, cx| device.doorbell(cx, PAGE, 0x800, value, None));
     }
 
     pub(super) fn post(&mut self, opcode: u8, imm: u32, segments: &[&[u8]]) -> u16 {

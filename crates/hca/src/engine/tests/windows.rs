@@ -25,7 +25,7 @@ const QPN_FIELD: u64 = 1 << 14;
 /// LEN, START_ADDR, access.
 const BIND_FIELDS: u64 = 1 | 1 << 6 | 0xf << 18;
 
-fn window(end: &End, two: bool) -> u32 {
+pub(super) fn window(end: &End, two: bool) -> u32 {
     on(&end.hca, |device, _| {
         let window = device.mkeys.window(two);
         device.mkeys.add(0, PD, 0, window).unwrap()
@@ -66,7 +66,7 @@ pub(super) fn bind(
     (mw & !0xff | u32::from(variant), wc.syndrome)
 }
 
-fn local_invalidate(end: &mut End, rkey: u32) -> u8 {
+pub(super) fn local_invalidate(end: &mut End, rkey: u32) -> u8 {
     let ctrl = UmrCtrlSeg {
         flags: MLX5_WQE_UMR_CTRL_FLAG_INLINE
             | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET
