@@ -28,9 +28,12 @@ pub fn verb(
 
 /// Whether a command takes no memory away, moves and destroys no queue, and does not change the network: it only creates or reads.
 pub(crate) fn ends_nothing(c: &RawCommand<'_, '_>) -> bool {
+    verb(c, (c.object(), c.method()), true, |_| None).is_some_and(creates_or_reads)
+}
+
+fn creates_or_reads(verb: &str) -> bool {
     const KINDS: [&str; 5] = ["query_", "create_", "alloc_", "reg_", "read_"];
-    let verb = verb(c, (c.object(), c.method()), true, |_| None);
-    verb.is_some_and(|verb| verb == "open_device" || KINDS.iter().any(|kind| verb.starts_with(kind)))
+    verb == "open_device" || KINDS.iter().any(|kind| verb.starts_with(kind))
 }
 
 fn of_method(key: Key) -> Option<&'static str> {
@@ -146,4 +149,29 @@ pub fn raise<O: Object>(tables: &mut Tables<O>, event: Event, qp: Option<u32>) -
         (false, _) => tables.raise_on_port(code),
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_verbs_that_create_or_read_end_no_access() {
+        let of = |object, method| of_method((object, method)).unwrap();
+        assert!(creates_or_reads(of(id::UVERBS_OBJECT_MR, id::UVERBS_METHOD_REG_MR)));
+        assert!(creates_or_reads(of(id::UVERBS_OBJECT_QP, id::UVERBS_METHOD_QP_CREATE)));
+        assert!(!creates_or_reads(of(id::UVERBS_OBJECT_QP, id::UVERBS_METHOD_QP_DESTROY)));
+        assert!(!creates_or_reads(of(id::UVERBS_OBJECT_MR, id::UVERBS_METHOD_MR_DESTROY)));
+        assert!(!creates_or_reads(of(id::UVERBS_OBJECT_MW, id::UVERBS_METHOD_MW_DESTROY)));
+        assert!(creates_or_reads(of_plain(abi::IB_USER_VERBS_CMD_QUERY_QP)));
+        for command in [
+            abi::IB_USER_VERBS_CMD_MODIFY_QP,
+            abi::IB_USER_VERBS_CMD_REREG_MR,
+            abi::IB_USER_VERBS_CMD_RESIZE_CQ,
+            // One that only a driver knows.
+            u32::MAX,
+        ] {
+            assert!(!creates_or_reads(of_plain(command)), "{command}");
+        }
+    }
 }
