@@ -336,7 +336,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Raw,
         names: &["wr srd send inline64"],
         batches: ONE,
-        share: 1.04,
+        share: 1.01,
         reason: EFA_WIDE,
     },
     Exception {
@@ -344,7 +344,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Raw,
         names: &["wr srd send inline64"],
         batches: LIST,
-        share: 0.99,
+        share: 0.96,
         reason: EFA_WIDE,
     },
     Exception {
@@ -364,7 +364,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
             "wr efa_ud send inline32",
         ],
         batches: ONE,
-        share: 1.01,
+        share: 0.98,
         reason: EFA_LOCK,
     },
     Exception {
@@ -372,7 +372,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Raw,
         names: &["wr srd send sge2", "wr efa_ud send sge2"],
         batches: ONE,
-        share: 1.03,
+        share: 1.0,
         reason: SEVERAL,
     },
     Exception {
@@ -416,7 +416,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
             "wr efa_ud send inline32",
         ],
         batches: ONE,
-        share: 1.04,
+        share: 1.02,
         reason: EFA_ABI,
     },
     Exception {
@@ -424,7 +424,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["wr srd send inline64"],
         batches: ONE,
-        share: 1.1,
+        share: 1.05,
         reason: EFA_WIDE,
     },
     Exception {
@@ -432,7 +432,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["wr srd send inline64"],
         batches: LIST,
-        share: 1.01,
+        share: 0.98,
         reason: EFA_WIDE,
     },
     Exception {
@@ -440,15 +440,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["wr srd send sge2", "wr efa_ud send sge2"],
         batches: ONE,
-        share: 1.05,
-        reason: SEVERAL,
-    },
-    Exception {
-        what: "EFA: `wr_*` SEND of 2 entries, x32",
-        face: Face::Abi,
-        names: &["wr srd send sge2", "wr efa_ud send sge2"],
-        batches: LIST,
-        share: 0.97,
+        share: 1.03,
         reason: SEVERAL,
     },
     Exception {
@@ -482,14 +474,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         batches: ONE,
         share: 1.1,
         reason: EVENT,
-    },
-    Exception {
-        what: "EFA: entries of 128 bytes: `wr_*` srd write inline32, x1",
-        face: Face::Abi,
-        names: &["wr srd write inline32"],
-        batches: ONE,
-        share: 0.97,
-        reason: EFA_WIDE,
     },
 ];
 
