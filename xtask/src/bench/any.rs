@@ -20,9 +20,9 @@ const ROWS: [(&str, u32, f64); 10] = [
     ("post_send send", 32, 18.0),
     ("post_recv", 1, 9.0),
     ("post_recv", 32, 5.0),
-    ("poll requester", 1, 16.1),
+    ("poll requester", 1, 18.1),
     ("poll requester", 32, 3.0),
-    ("poll responder", 1, 16.1),
+    ("poll responder", 1, 18.1),
     ("poll responder", 32, 3.0),
 ];
 

@@ -340,14 +340,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_WIDE,
     },
     Exception {
-        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x32",
-        face: Face::Raw,
-        names: &["wr srd send inline64"],
-        batches: LIST,
-        share: 0.96,
-        reason: EFA_WIDE,
-    },
-    Exception {
         what: "EFA: single `wr_*` requests",
         face: Face::Raw,
         names: &[

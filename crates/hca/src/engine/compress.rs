@@ -179,11 +179,10 @@ impl Cq {
     }
 
     /// Adds the completion behind the last one to the open block, or writes it: in any case at the producer index. `is_open`: it may
-    /// stay unwritten until the end of the call. Returns whether it does.
-    #[cold]
-    pub(super) fn collect(&mut self, cqe: &Cqe, is_open: bool) -> Result<bool, Fault> {
+    /// stay unwritten until the end of the call.
+    pub(super) fn collect(&mut self, cqe: &Cqe, is_open: bool) -> Result<(), Fault> {
         let most = MAX_NUM.min(self.entries());
-        let Some(block) = &self.block else { return Ok(false) };
+        let Some(block) = &self.block else { return Ok(()) };
         let continues = Block::can_have(cqe) && block.is_continued_by(cqe);
         if !continues || block.cqes.len() as u32 >= most {
             self.close()?;
@@ -193,11 +192,10 @@ impl Cq {
             && is_open
         {
             block.cqes.push(cqe.clone());
-            return Ok(true);
+            return Ok(());
         }
         self.close()?;
-        self.store(self.producer(), cqe)?;
-        Ok(false)
+        self.store(self.producer(), cqe)
     }
 
     /// Writes the open block, if there is one.
@@ -225,12 +223,12 @@ impl Device {
             }
         }
     }
+}
 
-    /// The CQ has an open block.
-    #[cold]
-    pub(super) fn note_open_block(&mut self, cqn: u32) {
-        if !self.open_blocks.contains(&cqn) {
-            self.open_blocks.push(cqn);
-        }
+/// This CQ may have an open block.
+#[cold]
+pub(super) fn note_block(open: &mut Vec<u32>, cqn: u32) {
+    if !open.contains(&cqn) {
+        open.push(cqn);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: writing entries, arming, overrun, resizing.
 
-use super::compress::Block;
+use super::compress::{Block, note_block};
 use super::qp::{Qp, State};
 use super::{Device, Notice, Port, event, trace};
 use crate::cqe::Cqe;
@@ -152,9 +152,25 @@ impl Cq {
         }
     }
 
-    /// Writes an entry, or adds it to the open block if `may_wait`. Returns whether it raises an event, and whether a block is open.
+    /// Writes an entry. Returns whether it raises an event.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn push(&mut self, cqe: &Cqe, may_wait: bool) -> Result<(bool, bool), Mistake> {
+    fn push(&mut self, cqe: &Cqe) -> Result<bool, Mistake> {
+        self.push_by(cqe, |cq| cq.store(cq.producer, cqe))
+    }
+
+    /// As [`push`](Self::push), of a CQ with compression: adds the entry to the open block if `may_wait`.
+    #[cold]
+    #[inline(never)]
+    fn push_to_block(&mut self, cqe: &Cqe, may_wait: bool) -> Result<bool, Mistake> {
+        self.push_by(cqe, |cq| cq.collect(cqe, may_wait))
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn push_by(
+        &mut self,
+        cqe: &Cqe,
+        store: impl FnOnce(&mut Self) -> Result<(), Fault>,
+    ) -> Result<bool, Mistake> {
         let unread = self.unread().map_err(|Fault| Mistake::MemoryGone)?;
         if !self.ignore_overrun {
             if unread > CI_MASK / 2 {
@@ -164,18 +180,14 @@ impl Cq {
                 return Err(Mistake::CqOverrun);
             }
         }
-        let stored = match self.block {
-            None => self.store(self.producer, cqe).map(|()| false),
-            Some(_) => self.collect(cqe, may_wait),
-        };
-        let is_open = stored.map_err(|Fault| Mistake::MemoryGone)?;
+        store(self).map_err(|Fault| Mistake::MemoryGone)?;
         self.producer = self.producer.wrapping_add(1);
         // An error always counts as a solicited completion.
         let solicited = cqe.solicited || cqe.syndrome.is_some();
         if solicited {
             self.solicited = Some(self.producer);
         }
-        Ok((self.fire(|arm| !arm.solicited_only || solicited), is_open))
+        Ok(self.fire(|arm| !arm.solicited_only || solicited))
     }
 
     fn fire(&mut self, raises: impl Fn(Arm) -> bool) -> bool {
@@ -293,19 +305,19 @@ impl Device {
             return;
         }
         let index = cq.producer;
-        let pushed = cq.push(cqe, cx.net.mode() == Mode::Ordered);
+        let pushed = match cq.block {
+            None => cq.push(cqe),
+            Some(_) => {
+                note_block(&mut self.open_blocks, cqn);
+                cq.push_to_block(cqe, cx.net.mode() == Mode::Ordered)
+            }
+        };
         if pushed.is_ok() {
             trace::completion(cx, cqn, cqe);
         }
         match pushed {
-            Ok((fires, is_open)) => {
-                if fires {
-                    self.notices.push(Notice::Completion { cqn });
-                }
-                if is_open {
-                    self.note_open_block(cqn);
-                }
-            }
+            Ok(false) => {}
+            Ok(true) => self.notices.push(Notice::Completion { cqn }),
             Err(mistake) => {
                 cq.broken = true;
                 self.blame(cx.now, Object::Cq(cqn), index, mistake);

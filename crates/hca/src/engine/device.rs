@@ -70,7 +70,7 @@ pub struct Device {
     pub repairs: u64,
     /// CQs with an error, whose QPs are not in ERR yet.
     pub(super) overrun: Vec<u32>,
-    /// CQs with completions that are not written yet.
+    /// CQs that may have completions which are not written yet.
     pub(super) open_blocks: Vec<u32>,
     /// The QPs that have a receive queue and have moved to ERR: a superset of those that are in ERR. Without it, each call
     /// would look at all QPs.

@@ -274,9 +274,12 @@ impl Device {
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => 8,
             _ => request.len() as u32,
         };
-        let has_failed = qp.send_failed || self.flushed(qp, request).is_some();
-        // The first error of a stream is its own.
-        qp.send_failed |= result.is_err() && (qp.streams.is_none() || qp.state == State::Err);
+        let mut has_failed = false;
+        if result.is_err() {
+            has_failed = qp.send_failed || self.flushed(qp, request).is_some();
+            // The first error of a stream is its own.
+            qp.send_failed |= qp.streams.is_none() || qp.state == State::Err;
+        }
         let cqe = match result {
             Ok(_) if !request.signaled => return,
             Err(_) if request.first_error && has_failed => return,
