@@ -208,11 +208,11 @@ impl<M: Model> Fabric<M> {
     /// As [`enter`](Self::enter), if `f` takes no memory away, moves and destroys no queue, and does not change the network: while threads
     /// copy long messages, it does not wait for them.
     pub fn enter_beside<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
-        self.enter_if(|| false, f)
+        self.enter_if(false, f)
     }
 
-    /// As [`enter`](Self::enter). `waits` is called while threads copy long messages, and says whether `f` must wait for them.
-    pub fn enter_if<R>(&self, waits: impl FnOnce() -> bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
+    /// As [`enter`](Self::enter) if `f` must wait for the copies of long messages, or [`enter_beside`](Self::enter_beside).
+    pub fn enter_if<R>(&self, waits: bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
         self.alive.shared.enter_if(waits, f)
     }
 

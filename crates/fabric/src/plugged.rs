@@ -207,7 +207,7 @@ impl<M: Model, F: Front<M>> Plugged<M, F> {
     /// Calls `f` with the device, its front and its port, and then processes due packets and timers. `None` is a device
     /// that does not exist or has another front, which no `Plugged` of [`Fabric::plug`] is.
     pub fn enter<R>(&self, f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R) -> Option<R> {
-        self.enter_if(|| true, f)
+        self.enter_if(true, f)
     }
 
     /// As [`enter`](Self::enter), [beside](Fabric::enter_beside) the copies of long messages.
@@ -215,13 +215,13 @@ impl<M: Model, F: Front<M>> Plugged<M, F> {
         &self,
         f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R,
     ) -> Option<R> {
-        self.enter_if(|| false, f)
+        self.enter_if(false, f)
     }
 
-    /// As [`enter`](Self::enter). `waits` is called while threads copy long messages, and says whether `f` must wait for them.
+    /// As [`enter`](Self::enter) if `f` must wait for the copies of long messages, or [`enter_beside`](Self::enter_beside).
     pub fn enter_if<R>(
         &self,
-        waits: impl FnOnce() -> bool,
+        waits: bool,
         f: impl FnOnce(&mut M, &mut F, &mut Port<'_, M::Packet>) -> R,
     ) -> Option<R> {
         self.fabric.enter_if(waits, |world| {

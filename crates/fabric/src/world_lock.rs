@@ -106,14 +106,13 @@ impl<M: Model> WorldLock<M> {
 
     /// Calls `f` with the world, and then processes due packets and timers.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World<M>) -> R) -> R {
-        self.enter_if(|| true, f)
+        self.enter_if(true, f)
     }
 
-    /// As [`enter`](Self::enter). While threads copy without the lock, `waits` says whether it waits for them.
-    #[inline]
-    pub(crate) fn enter_if<R>(&self, waits: impl FnOnce() -> bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
+    /// As [`enter`](Self::enter). `waits`: not while threads copy without the lock.
+    pub(crate) fn enter_if<R>(&self, waits: bool, f: impl FnOnce(&mut World<M>) -> R) -> R {
         let mut world = self.lock();
-        if world.net.has_copies() && waits() {
+        if waits && world.net.has_copies() {
             world = self.wait_for_copies(world);
         }
         let result = f(&mut world);

@@ -3,7 +3,6 @@
 
 use crate::driver::{Driver, Entered, PluggedOf, PortOf};
 use crate::script;
-use core::cell::RefCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -49,7 +48,7 @@ impl<D: Driver> Opened<D> {
     /// `waits` says whether the call waits for copies of long messages: [`Fabric::enter_if`](uverbs_fabric::Fabric::enter_if).
     fn call<R>(
         &self,
-        waits: impl FnOnce() -> bool,
+        waits: bool,
         f: impl FnOnce(Entered<'_, '_, D>) -> Result<R, Errno>,
     ) -> Result<R, Errno> {
         // In a child of fork(2) a thread of the parent may have had the fabric's lock.
@@ -73,14 +72,10 @@ fn by_script<D: Driver>(entered: &mut Entered<'_, '_, D>) -> Result<(), Errno> {
 
 impl<D: Driver> Kernel for Opened<D> {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let command = RefCell::new(command);
-        self.call(
-            || !script::ends_nothing(&command.borrow()),
-            |entered| {
-                let mut command = command.borrow_mut();
-                if command.driver_id() == D::ID { D::run(entered, &mut command) } else { Err(Errno::EINVAL) }
-            },
-        )
+        let waits = !script::ends_nothing(command);
+        self.call(waits, |entered| {
+            if command.driver_id() == D::ID { D::run(entered, command) } else { Err(Errno::EINVAL) }
+        })
     }
 
     fn connection_manager(&self) -> uverbs_core::Result<Arc<dyn CmPort>> {
@@ -93,26 +88,22 @@ impl<D: Driver> Kernel for Opened<D> {
     }
 
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        self.call(
-            || false,
-            |mut entered| {
-                by_script(&mut entered)?;
-                D::map(entered, offset, len, protection)
-            },
-        )
+        self.call(false, |mut entered| {
+            by_script(&mut entered)?;
+            D::map(entered, offset, len, protection)
+        })
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        self.call(|| false, |entered| D::doorbells(entered, &self.plugged, offset, len))
-            .map(DoorbellPage::Port)
+        self.call(false, |entered| D::doorbells(entered, &self.plugged, offset, len)).map(DoorbellPage::Port)
     }
 
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.call(|| false, |entered| D::attribute(entered, path))
+        self.call(false, |entered| D::attribute(entered, path))
     }
 
     fn device_clock(&self) -> Option<u64> {
-        if D::HAS_CLOCK { self.call(|| false, |entered| Ok(entered.port.now)).ok() } else { None }
+        if D::HAS_CLOCK { self.call(false, |entered| Ok(entered.port.now)).ok() } else { None }
     }
 
     fn driver_id(&self) -> u32 {

@@ -25,7 +25,7 @@ pub struct Mkey<D: Driver = AnyDriver> {
 brief!([D: Driver] Mkey<D>, |this| "Mkey {:#x} of {}", this.key, this.pd.context().name());
 
 /// The low 8 bits that the next key begins with, as in `assign_mkey_variant()` of the kernel. Each creation and each configuration counts,
-/// so a new key has none of the last 256 values of a former key, which may have had the same number.
+/// so a new key rarely has a value of a former key with the same number. It can have one: the configurations of a key add 1 to its own bits.
 static NEXT_TAG: AtomicU8 = AtomicU8::new(0);
 
 impl<D: Driver> ProtectionDomain<D> {

@@ -2,11 +2,12 @@
 //! The data of long messages are copied without the lock: two threads copy at the same time, other calls go on, and what ends an access waits.
 //! A copy stops in the middle, in memory of the test.
 
+use super::limits::packet;
 use super::rig::{ALL, BASE, End, PD, Ram, TestSrq, pair, remote};
 use super::windows;
 use crate::decode::Umr;
 use crate::engine::mkey::{Kind, Translate};
-use crate::engine::packet::{Body, Direct, Nak, Packet, Path, Transport, WrPart};
+use crate::engine::packet::{Body, Nak, Packet, Transport};
 use crate::engine::qp::{QpKind, State};
 use crate::memory::{Fault, Memory};
 use crate::{Fabric, Hca};
@@ -420,20 +421,10 @@ fn a_queue_fails_after_the_copy_of_its_data() {
                 }
                 Event::Refusal => {
                     let packet = Packet {
-                        from: 1,
-                        transport: Transport::Rc,
                         src_qpn: rig.b.qpn,
                         dest_qpn: rig.a.qpn,
                         psn: 1,
-                        ack: false,
-                        solicited: false,
-                        srqn: 0,
-                        msn: 0,
-                        dc: None,
-                        path: Path::default(),
-                        wr: WrPart::default(),
-                        direct: Direct::default(),
-                        body: Body::Nak(Nak::Access),
+                        ..packet(1, Body::Nak(Nak::Access), Transport::Rc)
                     };
                     rig.b.hca.beside(|_, cx| cx.net.send(cx.now, 0, packet));
                 }

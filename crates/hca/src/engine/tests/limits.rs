@@ -12,7 +12,7 @@ use crate::{Fabric, Hca, Link};
 use core::time::Duration;
 use std::sync::Arc;
 
-fn packet(from: usize, body: Body, transport: Transport) -> Packet {
+pub(super) fn packet(from: usize, body: Body, transport: Transport) -> Packet {
     Packet {
         from,
         transport,
