@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The packets in flight, and their bytes by sender.
 
-use std::collections::{BTreeMap, VecDeque};
+use crate::map::Map;
+use std::collections::VecDeque;
 
 /// The bytes of packets in flight that a port of this process, or another process, may have sent. If they are exceeded,
 /// further packets are lost, as at a switch without free buffers.
@@ -38,20 +39,15 @@ struct Entry<P> {
 #[derive(Debug)]
 pub(crate) struct Flight<P> {
     line: VecDeque<Entry<P>>,
-    others: BTreeMap<Place, Entry<P>>,
+    others: Map<Place, Entry<P>>,
     /// The bytes of each sender.
     of_ports: Vec<usize>,
-    of_links: BTreeMap<u32, usize>,
+    of_links: Map<u32, usize>,
 }
 
 impl<P> Default for Flight<P> {
     fn default() -> Self {
-        Self {
-            line: VecDeque::new(),
-            others: BTreeMap::new(),
-            of_ports: Vec::new(),
-            of_links: BTreeMap::new(),
-        }
+        Self { line: VecDeque::new(), others: Map::new(), of_ports: Vec::new(), of_links: Map::new() }
     }
 }
 
@@ -66,7 +62,7 @@ impl<P> Flight<P> {
                 }
                 (&mut self.of_ports[port], MAX_FLIGHT)
             }
-            Origin::Link(link) => (self.of_links.entry(link).or_insert(0), MAX_FLIGHT_OF_LINK),
+            Origin::Link(link) => (self.of_links.get_or_default(link), MAX_FLIGHT_OF_LINK),
         };
         let has_room = *bytes <= max;
         if has_room {
@@ -146,7 +142,7 @@ impl<P> Flight<P> {
     #[inline]
     pub(crate) fn pop(&mut self, until: u64) -> Option<(Place, usize, P)> {
         let front = self.line.front().map(|entry| entry.at);
-        let other = if self.others.is_empty() { None } else { self.others.keys().next().copied() };
+        let other = if self.others.is_empty() { None } else { self.others.keys().next() };
         let entry = match (front, other) {
             (front, Some(other)) if front.is_none_or(|front| other < front) => {
                 if other.0 > until {

@@ -22,6 +22,7 @@
 //! | [`process`], [`on_demand`], [`backing`] | memory of this process, and what files have as memory |
 //! | [`order`] | the orders in which accesses to memory become visible |
 //! | [`random`] | the numbers that a seed selects |
+//! | [`map`] | maps and sets in order, whose code is compiled once |
 //! | [`numbers`] | numbers that are given out, the lowest free one first |
 //! | [`ring`] | the memory of a queue, to read its entries |
 //! | [`socket`] | paths of Unix sockets |
@@ -38,6 +39,7 @@ mod direct;
 mod fabric;
 mod flight;
 mod front;
+pub mod map;
 pub mod memory;
 pub mod model;
 pub mod net;

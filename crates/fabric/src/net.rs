@@ -4,6 +4,7 @@
 use crate::aside::Asides;
 pub use crate::flight::MAX_FLIGHT_OF_LINK;
 use crate::flight::{Flight, Origin, Place};
+use crate::map::Map;
 use crate::model::{Packet, PortEvent};
 use crate::order::{Order, Waits};
 use crate::random::Random;
@@ -12,6 +13,7 @@ use crate::tap::{Fate, Tap, Tapped};
 use crate::trace::Traced;
 use crate::users::Users;
 use core::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -140,7 +142,7 @@ struct Groups {
     members: BTreeSet<Member>,
     of_qps: BTreeSet<(usize, u32, [u8; 16])>,
     /// How many QPs of a device are in a group, and in all groups.
-    counts: Users<([u8; 16], usize)>,
+    counts: BTreeMap<([u8; 16], usize), u32>,
     of_devices: Users<usize>,
 }
 
@@ -149,7 +151,7 @@ impl Groups {
         let is_new = self.members.insert((group, device, qpn));
         if is_new {
             self.of_qps.insert((device, qpn, group));
-            self.counts.add((group, device));
+            *self.counts.entry((group, device)).or_insert(0) += 1;
             self.of_devices.add(device);
         }
         is_new
@@ -159,7 +161,12 @@ impl Groups {
         let was_member = self.members.remove(&(group, device, qpn));
         if was_member {
             self.of_qps.remove(&(device, qpn, group));
-            self.counts.remove(&(group, device));
+            if let Entry::Occupied(mut count) = self.counts.entry((group, device)) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
             self.of_devices.remove(&device);
         }
         was_member
@@ -196,7 +203,7 @@ pub struct Net<P> {
     packets: Flight<Box<P>>,
     /// The memory of packets that have arrived.
     records: Vec<Box<P>>,
-    timers: BTreeMap<TimerEntry, (usize, u32)>,
+    timers: Map<TimerEntry, (usize, u32)>,
     sequence: u64,
     random: Random,
     /// Counts the changes of ports and groups.
@@ -301,7 +308,7 @@ impl<P: Packet> Net<P> {
             groups: Groups::default(),
             packets: Flight::default(),
             records: Vec::new(),
-            timers: BTreeMap::new(),
+            timers: Map::new(),
             sequence: 0,
             random: Random::new(seed),
             changes: 0,
@@ -486,7 +493,7 @@ impl<P: Packet> Net<P> {
     }
 
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        self.timers.keys().next().map(|(at, _)| *at)
+        self.timers.keys().next().map(|(at, _)| at)
     }
 
     /// Changes with each packet and timer.
@@ -531,7 +538,7 @@ impl<P: Packet> Net<P> {
 
     /// The first timer that is due by `until`: its entry, device and QP.
     pub(crate) fn pop_timer(&mut self, until: u64) -> Option<(TimerEntry, usize, u32)> {
-        let entry = *self.timers.keys().next().filter(|(at, _)| *at <= until)?;
+        let entry = self.timers.keys().next().filter(|(at, _)| *at <= until)?;
         let (device, qpn) = self.timers.remove(&entry)?;
         Some((entry, device, qpn))
     }
@@ -578,7 +585,7 @@ impl<P: Packet> Net<P> {
     /// Whether another QP of a device may join a group.
     #[must_use]
     pub fn has_room(&self, group: &[u8; 16], device: usize) -> bool {
-        self.groups.counts.count(&(*group, device)) < MAX_IN_GROUP
+        self.groups.counts.get(&(*group, device)).is_none_or(|count| *count < MAX_IN_GROUP)
     }
 
     /// The memberships of all QPs of a device.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers that are given out, the lowest free one first, without a search.
 
+use crate::map::Set;
 use core::ops::Range;
-use std::collections::BTreeSet;
 
 /// The numbers of a range, each in use or free.
 #[derive(Debug)]
 pub struct Numbers {
     range: Range<u32>,
     /// The free numbers below those that have never been used.
-    free: BTreeSet<u32>,
+    free: Set<u32>,
     /// The lowest number that has never been used.
     unused: u32,
 }
@@ -18,7 +18,7 @@ impl Numbers {
     /// All numbers of the range, which are free.
     #[must_use]
     pub fn new(range: Range<u32>) -> Self {
-        Self { unused: range.start, range, free: BTreeSet::new() }
+        Self { unused: range.start, range, free: Set::new() }
     }
 
     /// The lowest free number, which is in use then; `None` if there is none.

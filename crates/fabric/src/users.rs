@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How many objects use each other object.
 
-use std::collections::BTreeMap;
+use crate::map::{Key, Map};
 
 /// The number of users of each object of a kind; objects without users have no entry.
 #[derive(Debug)]
-pub struct Users<K = u32>(BTreeMap<K, u32>);
+pub struct Users<K: Key = u32>(Map<K, u32>);
 
-impl<K> Default for Users<K> {
+impl<K: Key> Default for Users<K> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(Map::new())
     }
 }
 
-impl<K: Ord> Users<K> {
+impl<K: Key> Users<K> {
     /// Adds a user.
     pub fn add(&mut self, of: K) {
-        *self.0.entry(of).or_insert(0) += 1;
+        *self.0.get_or_default(of) += 1;
     }
 
     /// Removes a user.

@@ -2,10 +2,10 @@
 //! The completion channels of all contexts: the kernel's ends of their files.
 
 use crate::events::{EventFile, inode};
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
+use uverbs_fabric::map::{Map, Set};
 
 /// The least number of files at which those without a reader are searched.
 const LOOK: usize = 64;
@@ -21,11 +21,11 @@ struct Channel {
 /// The files by number. No call looks at all of them.
 #[derive(Debug, Default)]
 pub struct CompChannels {
-    channels: BTreeMap<usize, Channel>,
-    by_inode: BTreeMap<u64, usize>,
-    of_contexts: BTreeSet<(u32, usize)>,
+    channels: Map<usize, Channel>,
+    by_inode: Map<u64, usize>,
+    of_contexts: Set<(u32, usize)>,
     /// The files whose socket was full.
-    late: BTreeSet<usize>,
+    late: Set<usize>,
     next: usize,
     /// How many files there were after the last search for files without a reader.
     left: usize,
@@ -39,7 +39,7 @@ impl CompChannels {
     pub fn add(&mut self, context: u32) -> Result<OwnedFd, Errno> {
         // The search is paid for by as many additions.
         if self.channels.len() >= LOOK.max(self.left * 2) {
-            self.prune(self.channels.keys().copied().collect());
+            self.prune(self.channels.keys().collect());
             self.left = self.channels.len();
         }
         let (file, rx) = EventFile::new()?;
@@ -106,7 +106,7 @@ impl CompChannels {
     pub fn flush(&mut self) {
         let channels = &mut self.channels;
         self.late.retain(|number| {
-            let Some(channel) = channels.get_mut(number) else { return false };
+            let Some(channel) = channels.get_mut(&number) else { return false };
             channel.file.flush();
             channel.file.has_backlog()
         });
@@ -121,7 +121,7 @@ impl CompChannels {
     /// A context is closed: its files without a reader are removed.
     pub fn close(&mut self, context: u32) {
         let of = self.of_contexts.range((context, 0)..=(context, usize::MAX));
-        self.prune(of.map(|(_, number)| *number).collect());
+        self.prune(of.map(|(_, number)| number).collect());
     }
 
     /// Closes all files.

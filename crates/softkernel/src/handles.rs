@@ -3,9 +3,9 @@
 
 use crate::events::EventFile;
 use crate::object::Object;
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use uverbs_core::Errno;
+use uverbs_fabric::map::Map;
 use uverbs_fabric::numbers::Numbers;
 
 /// An object, and the kernel's data about it.
@@ -40,10 +40,10 @@ pub struct Context<O: Object> {
     /// Whether the program has its context (`GET_CONTEXT`).
     pub is_open: bool,
     /// The objects by handle.
-    pub objects: BTreeMap<u32, Entry<O>>,
+    pub objects: Map<u32, Entry<O>>,
     handles: Numbers,
     /// The handles of objects that programs name by a number of another kind.
-    by_number: BTreeMap<O::Number, u32>,
+    by_number: Map<O::Number, u32>,
     /// Asynchronous events, with a copy of the program's end.
     pub(crate) asyncs: Option<(EventFile, OwnedFd)>,
     /// Further event files, which receive only events of the port.
@@ -56,9 +56,9 @@ impl<O: Object> Default for Context<O> {
     fn default() -> Self {
         Self {
             is_open: false,
-            objects: BTreeMap::new(),
+            objects: Map::new(),
             handles: Numbers::new(0..u32::MAX),
-            by_number: BTreeMap::new(),
+            by_number: Map::new(),
             asyncs: None,
             more_asyncs: Vec::new(),
             data: O::Data::default(),

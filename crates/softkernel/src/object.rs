@@ -3,11 +3,12 @@
 
 use core::fmt;
 use std::os::fd::OwnedFd;
+use uverbs_fabric::map::Key;
 
 /// The object of a handle.
 pub trait Object: fmt::Debug + Send + 'static {
     /// A number by which a program or another command names an object, besides its handle.
-    type Number: Copy + Ord + fmt::Debug + Send;
+    type Number: Key + fmt::Debug + Send;
     /// What a model stores with each context.
     type Data: fmt::Debug + Default + Send;
 
@@ -29,7 +30,7 @@ pub trait Object: fmt::Debug + Send + 'static {
 }
 
 /// Kinds of objects that have events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A completion queue.
     Cq,
@@ -39,4 +40,20 @@ pub enum Kind {
     Srq,
     /// A work queue.
     Wq,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Cq, Self::Qp, Self::Srq, Self::Wq];
+}
+
+impl Key for Kind {
+    const BITS: u32 = 2;
+
+    fn number(self) -> u128 {
+        self as u128
+    }
+
+    fn of(number: u128) -> Self {
+        Self::ALL[number as usize % Self::ALL.len()]
+    }
 }

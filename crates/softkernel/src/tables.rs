@@ -5,9 +5,10 @@ use crate::channels::CompChannels;
 use crate::events::EventFile;
 use crate::handles::{Context, Entry, Reported};
 use crate::object::{Kind, Object};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use uverbs_core::Errno;
+use uverbs_fabric::map::{Map, Set};
 use uverbs_uapi::event::{
     IB_EVENT_CQ_ERR, IB_EVENT_DEVICE_FATAL, IB_EVENT_GID_CHANGE, IB_EVENT_LID_CHANGE, IB_EVENT_PORT_ACTIVE,
     IB_EVENT_PORT_ERR, IB_EVENT_SRQ_ERR, IB_EVENT_SRQ_LIMIT_REACHED, IB_EVENT_WQ_FATAL,
@@ -18,18 +19,18 @@ use zerocopy::{FromBytes, IntoBytes};
 /// The contexts of a device.
 #[derive(Debug)]
 pub struct Tables<O: Object> {
-    contexts: BTreeMap<u32, Context<O>>,
+    contexts: Map<u32, Context<O>>,
     next: u32,
     /// The completion channels.
     pub channels: CompChannels,
     /// The objects of each kind.
     counts: BTreeMap<&'static str, usize>,
     /// The contexts with a file of asynchronous events that was full.
-    late: BTreeSet<u32>,
+    late: Set<u32>,
     /// The contexts that own an object, with its handle.
-    owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
+    owners: Map<(Kind, u32), Vec<(u32, u32)>>,
     /// The contexts that ended before their device files were closed, with their files of asynchronous events.
-    ended: BTreeMap<u32, Vec<EventFile>>,
+    ended: Map<u32, Vec<EventFile>>,
     /// Whether the device was removed.
     is_removed: bool,
 }
@@ -39,13 +40,13 @@ impl<O: Object> Tables<O> {
     #[must_use]
     pub fn new(next: u32) -> Self {
         Self {
-            contexts: BTreeMap::new(),
+            contexts: Map::new(),
             next,
             channels: CompChannels::default(),
             counts: BTreeMap::new(),
-            late: BTreeSet::new(),
-            owners: BTreeMap::new(),
-            ended: BTreeMap::new(),
+            late: Set::new(),
+            owners: Map::new(),
+            ended: Map::new(),
             is_removed: false,
         }
     }
@@ -92,7 +93,7 @@ impl<O: Object> Tables<O> {
     /// The numbers of all contexts.
     #[must_use]
     pub fn numbers(&self) -> Vec<u32> {
-        self.contexts.keys().copied().collect()
+        self.contexts.keys().collect()
     }
 
     /// A context.
@@ -139,7 +140,7 @@ impl<O: Object> Tables<O> {
         };
         self.count(name, true);
         if let Some(number) = number {
-            self.owners.entry(number).or_default().push((context, handle));
+            self.owners.get_or_default(number).push((context, handle));
         }
         Ok(handle)
     }
@@ -236,21 +237,22 @@ impl<O: Object> Tables<O> {
     /// Writes an event of the port (number 1) to the files of all contexts.
     pub fn raise_on_port(&mut self, event: u32) {
         let record = record(1, event);
-        for (number, context) in &mut self.contexts {
+        let late = &mut self.late;
+        self.contexts.each_mut(|number, context| {
             for file in context.asyncs() {
                 let _ = file.push(record.as_bytes());
             }
             if context.flush_asyncs() {
-                self.late.insert(*number);
+                late.insert(number);
             }
-        }
+        });
     }
 
     /// Writes the events for which the files had no room.
     pub fn flush(&mut self) {
         self.channels.flush();
         let contexts = &mut self.contexts;
-        self.late.retain(|number| contexts.get_mut(number).is_some_and(Context::flush_asyncs));
+        self.late.retain(|number| contexts.get_mut(&number).is_some_and(Context::flush_asyncs));
     }
 
     /// Whether a file had no room for an event.
@@ -265,7 +267,7 @@ impl<O: Object> Tables<O> {
         self.ended.remove(&number);
         let context = self.contexts.get(&number)?;
         let mut handles: Vec<(u8, u32)> =
-            context.objects.iter().map(|(handle, entry)| (order(&entry.object), *handle)).collect();
+            context.objects.iter().map(|(handle, entry)| (order(&entry.object), handle)).collect();
         handles.sort_unstable();
         Some(handles.into_iter().map(|(_, handle)| handle).collect())
     }

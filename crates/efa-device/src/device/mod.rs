@@ -30,6 +30,7 @@ use uverbs_efa_hw::admin::{
     EFA_ADMIN_UNSUPPORTED_OPCODE,
 };
 use uverbs_fabric::Violations;
+use uverbs_fabric::map::Map;
 use uverbs_fabric::numbers::Numbers;
 
 /// The arguments of a call into a device: the clock and the network.
@@ -123,21 +124,21 @@ pub struct Device {
     pds: Numbers,
     uars: Numbers,
     ah_numbers: Numbers,
-    ahs: BTreeMap<u16, Ah>,
+    ahs: Map<u16, Ah>,
     ahs_of: BTreeMap<(u16, [u8; 16]), u16>,
     mr_numbers: Numbers,
-    mrs: BTreeMap<u32, Mr>,
+    mrs: Map<u32, Mr>,
     cq_numbers: Numbers,
-    cqs: BTreeMap<u16, Cq>,
+    cqs: Map<u16, Cq>,
     qp_numbers: Numbers,
     /// By the low bits of the number.
-    qps: BTreeMap<u16, Box<Qp>>,
+    qps: Map<u16, Box<Qp>>,
     /// How often the numbers of QPs were given out: the high bits of the next QP's number.
-    lives: BTreeMap<u16, u16>,
+    lives: Map<u16, u16>,
     /// The users of each domain, CQ and so on, which can't be destroyed before them.
     users: objects::AllUsers,
     /// The reliable exchange with each other device, by its number in the fabric.
-    peers: BTreeMap<usize, peer::Peer>,
+    peers: Map<usize, peer::Peer>,
     epoch: u32,
     /// Whether the fabric runs in real time: then packets have no latency, but still any order.
     pub(crate) in_real_time: bool,
@@ -160,17 +161,17 @@ impl Device {
             pds: Numbers::new(1..u32::from(Caps::MAX_PD) + 1),
             uars: Numbers::new(0..Caps::MAX_UAR.into()),
             ah_numbers: Numbers::new(0..Caps::MAX_AH.into()),
-            ahs: BTreeMap::new(),
+            ahs: Map::new(),
             ahs_of: BTreeMap::new(),
             mr_numbers: Numbers::new(1..Caps::MAX_MR + 1),
-            mrs: BTreeMap::new(),
+            mrs: Map::new(),
             cq_numbers: Numbers::new(0..Caps::MAX_CQ.into()),
-            cqs: BTreeMap::new(),
+            cqs: Map::new(),
             qp_numbers: Numbers::new(0..Caps::MAX_QP.into()),
-            qps: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            qps: Map::new(),
+            lives: Map::new(),
             users: objects::AllUsers::default(),
-            peers: BTreeMap::new(),
+            peers: Map::new(),
             epoch: 1,
             in_real_time: false,
             cancelled: Vec::new(),

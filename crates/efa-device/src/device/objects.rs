@@ -205,7 +205,7 @@ impl Device {
             return Err(Refusal::Illegal);
         }
         let index = self.qp_numbers.alloc().ok_or(Refusal::NoResources)? as u16;
-        let life = self.lives.entry(index).or_default();
+        let life = self.lives.get_or_default(index);
         let qpn = life.wrapping_mul(Caps::MAX_QP) | index;
         let Some(qp) = Qp::new(qpn, &self.caps, params) else {
             self.qp_numbers.free(index.into());

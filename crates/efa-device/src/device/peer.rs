@@ -7,7 +7,7 @@
 
 use super::window::Window;
 use crate::packet::Place;
-use std::collections::BTreeMap;
+use uverbs_fabric::map::Map;
 
 /// The messages to a device, from the lowest one that is not settled, that may have begun.
 pub(super) const MESSAGES: u64 = 4096;
@@ -26,7 +26,7 @@ pub(super) enum Arrival {
 struct Incoming {
     epoch: u32,
     floor: u64,
-    arrivals: BTreeMap<u64, Arrival>,
+    arrivals: Map<u64, Arrival>,
 }
 
 /// The exchange with a device.
@@ -35,7 +35,7 @@ pub(super) struct Peer {
     /// The next number.
     next: u64,
     /// The messages that are not settled, with their QPs.
-    outstanding: BTreeMap<u64, u16>,
+    outstanding: Map<u64, u16>,
     /// Whether it has ever answered.
     pub(super) has_answered: bool,
     incoming: Option<Incoming>,
@@ -55,7 +55,7 @@ impl Peer {
 
     /// All messages before this one are settled.
     pub(super) fn floor(&self) -> u64 {
-        self.outstanding.keys().next().copied().unwrap_or(self.next)
+        self.outstanding.keys().next().unwrap_or(self.next)
     }
 
     /// The QP of a message that is not settled.
@@ -78,20 +78,22 @@ impl Peer {
         let incoming = self.incoming.get_or_insert_default();
         // Epochs are compared in sequence space.
         if incoming.epoch == 0 || (place.epoch.wrapping_sub(incoming.epoch)).cast_signed() > 0 {
-            *incoming = Incoming { epoch: place.epoch, floor: place.floor, arrivals: BTreeMap::new() };
+            *incoming = Incoming { epoch: place.epoch, floor: place.floor, arrivals: Map::new() };
         }
         if place.epoch != incoming.epoch {
             return None;
         }
         if place.floor > incoming.floor {
             incoming.floor = place.floor;
-            incoming.arrivals = incoming.arrivals.split_off(&place.floor);
+            while incoming.arrivals.first_key_value().is_some_and(|(message, _)| message < place.floor) {
+                incoming.arrivals.pop_first();
+            }
         }
         let ahead = place.message.checked_sub(incoming.floor)?;
         if ahead >= MESSAGES {
             return None;
         }
-        Some(incoming.arrivals.entry(place.message).or_insert_with(|| Arrival::Open(Window::default())))
+        Some(incoming.arrivals.get_or_insert_with(place.message, || Arrival::Open(Window::default())))
     }
 
     /// How many messages are remembered.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use uverbs_efa_hw::io::{RxDesc, TxWqe, TxWqe128};
 pub use uverbs_fabric::State;
 use uverbs_fabric::Timer;
+use uverbs_fabric::map::Map;
 use uverbs_fabric::memory::Area;
 use uverbs_fabric::order::Lane;
 
@@ -151,7 +152,7 @@ pub struct Qp {
     /// Messages that found no receive, with the time of their next attempt.
     pub(super) paused: Vec<(u64, Message)>,
     /// Messages of which packets were sent.
-    pub(super) out: BTreeMap<Key, Message>,
+    pub(super) out: Map<Key, Message>,
     /// The packets that were not answered.
     pub(super) flights: BTreeMap<(Key, u32), Flight>,
     /// Entries of the send queue that were taken since RESET.
@@ -203,7 +204,7 @@ impl Qp {
             rq,
             queued: VecDeque::new(),
             paused: Vec::new(),
-            out: BTreeMap::new(),
+            out: Map::new(),
             flights: BTreeMap::new(),
             taken: 0,
             late: Vec::new(),

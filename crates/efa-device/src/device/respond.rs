@@ -40,7 +40,7 @@ impl Device {
             };
             return self.answer(port, &packet, body);
         }
-        let peer = self.peers.entry(packet.from).or_default();
+        let peer = self.peers.get_or_default(packet.from);
         let Some(arrival) = peer.arrival(packet.place) else {
             self.stats.rx_drops += 1;
             return;
@@ -80,7 +80,7 @@ impl Device {
         let status = match outcome {
             Outcome::More => EFA_IO_COMP_STATUS_OK,
             Outcome::Done(status) => {
-                if let Some(arrival) = self.peers.entry(packet.from).or_default().arrival(packet.place) {
+                if let Some(arrival) = self.peers.get_or_default(packet.from).arrival(packet.place) {
                     *arrival = Arrival::Done(status);
                 }
                 status

@@ -173,13 +173,13 @@ impl Device {
         while qp.out.len() < BEGUN && qp.flights.len() < IN_FLIGHT {
             let Some(message) = qp.queued.front() else { break };
             let to = port.net.by_gid(&message.gid).unwrap_or(NOWHERE);
-            let Some(number) = self.peers.entry(to).or_default().begin(qp.qpn) else { break };
+            let Some(number) = self.peers.get_or_default(to).begin(qp.qpn) else { break };
             let Some(message) = qp.queued.pop_front() else { break };
             qp.out.insert((to, number), message);
             self.send_more(port, qp, (to, number));
         }
         if qp.flights.len() < IN_FLIGHT {
-            for key in qp.out.keys().copied().collect::<Vec<_>>() {
+            for key in qp.out.keys().collect::<Vec<_>>() {
                 self.send_more(port, qp, key);
             }
         }
@@ -396,7 +396,7 @@ impl Device {
 
     /// Removes all messages of a QP, in the order in which they were posted as far as that is known.
     pub(super) fn take_messages(&mut self, qp: &mut Qp) -> Vec<Message> {
-        let keys: Vec<Key> = qp.out.keys().copied().collect();
+        let keys: Vec<Key> = qp.out.keys().collect();
         let mut all: Vec<Message> = keys.into_iter().filter_map(|key| self.end(qp, key)).collect();
         all.extend(qp.paused.drain(..).map(|(_, message)| message));
         all.extend(qp.queued.drain(..));
@@ -412,11 +412,11 @@ impl Device {
 
     /// Completes the messages of all QPs that use an address handle, which was destroyed.
     pub(super) fn forget_ah(&mut self, port: &mut Port<'_>, ah: u16) {
-        for index in self.qps.keys().copied().collect::<Vec<_>>() {
+        for index in self.qps.keys().collect::<Vec<_>>() {
             let Some(qpn) = self.qps.get(&index).filter(|qp| qp.is_busy()).map(|qp| qp.qpn) else { continue };
             self.with_qp(qpn, |device, qp| {
                 let used = qp.out.iter().filter(|(_, message)| message.meta.ah == ah);
-                for key in used.map(|(key, _)| *key).collect::<Vec<_>>() {
+                for key in used.map(|(key, _)| key).collect::<Vec<_>>() {
                     device.settle(port, qp, key, EFA_IO_COMP_STATUS_FLUSHED);
                 }
                 let paused = qp.paused.extract_if(.., |(_, message)| message.meta.ah == ah);

@@ -27,8 +27,8 @@ use crate::device::Device;
 use admin::AdminQueue;
 use bus::Bus;
 use events::{EventQueue, EventRing};
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use uverbs_fabric::map::Map;
 use uverbs_fabric::memory::Memory;
 use uverbs_fabric::numbers::Numbers;
 
@@ -81,15 +81,15 @@ pub struct Function {
     aenq: EventRing,
     /// The groups of asynchronous events that the driver takes.
     groups: u32,
-    eqs: BTreeMap<u16, EventQueue>,
+    eqs: Map<u16, EventQueue>,
     eq_numbers: Numbers,
     /// The EQ of each CQ with events.
-    eq_of_cqs: BTreeMap<u16, u16>,
+    eq_of_cqs: Map<u16, u16>,
     /// The parts of the send rings' memory that QPs have.
     slots: Numbers,
-    slot_of_qps: BTreeMap<u16, u32>,
+    slot_of_qps: Map<u16, u32>,
     /// The entries of page lists of each region.
-    pages: BTreeMap<u32, u64>,
+    pages: Map<u32, u64>,
     /// Those of all regions.
     used_pages: u64,
 }
@@ -109,12 +109,12 @@ impl Function {
             admin: AdminQueue::default(),
             aenq: EventRing::default(),
             groups: 0,
-            eqs: BTreeMap::new(),
+            eqs: Map::new(),
             eq_numbers: Numbers::new(0..Caps::MAX_EQ.into()),
-            eq_of_cqs: BTreeMap::new(),
+            eq_of_cqs: Map::new(),
             slots: Numbers::new(0..Caps::MAX_QP.into()),
-            slot_of_qps: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            slot_of_qps: Map::new(),
+            pages: Map::new(),
             used_pages: 0,
         }
     }

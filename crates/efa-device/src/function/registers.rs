@@ -5,7 +5,6 @@ use super::admin::{AdminQueue, ENTRY};
 use super::events::EventRing;
 use super::{CQ_BELL, Caps, Function, MAX_COMMANDS, PAGE, RQ_BELL, Registers, SQ_BELL};
 use crate::device::{Device, Port};
-use std::collections::BTreeMap;
 use uverbs_efa_hw::regs::{
     EFA_REGS_ACQ_BASE_HI_OFF, EFA_REGS_ACQ_BASE_LO_OFF, EFA_REGS_ACQ_CAPS_OFF, EFA_REGS_AENQ_BASE_HI_OFF,
     EFA_REGS_AENQ_BASE_LO_OFF, EFA_REGS_AENQ_CAPS_OFF, EFA_REGS_AENQ_CONS_DB_OFF, EFA_REGS_AQ_BASE_HI_OFF,
@@ -16,6 +15,7 @@ use uverbs_efa_hw::regs::{
     EFA_REGS_EQ_DB_OFF, EFA_REGS_INTR_MASK_OFF, EFA_REGS_MMIO_REG_READ_OFF, EFA_REGS_MMIO_RESP_HI_OFF,
     EFA_REGS_MMIO_RESP_LO_OFF, EFA_REGS_VERSION_OFF, MmioReqReadLessResp,
 };
+use uverbs_fabric::map::Map;
 use uverbs_fabric::numbers::Numbers;
 use zerocopy::IntoBytes;
 
@@ -135,7 +135,7 @@ impl Function {
         (self.is_resetting, self.has_failed, self.groups) = (true, false, 0);
         (self.admin, self.aenq) = (AdminQueue::default(), EventRing::default());
         (self.eqs, self.eq_of_cqs, self.slot_of_qps, self.pages) =
-            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            (Map::new(), Map::new(), Map::new(), Map::new());
         self.used_pages = 0;
         self.eq_numbers = Numbers::new(0..Caps::MAX_EQ.into());
         self.slots = Numbers::new(0..Caps::MAX_QP.into());

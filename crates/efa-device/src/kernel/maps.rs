@@ -5,10 +5,10 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Mapping, Protection, page_size};
+use uverbs_fabric::map::Map;
 use uverbs_fabric::memory::Area;
 use uverbs_fabric::process::ProcessRange;
 use uverbs_softkernel::program_memory::OwnedRange;
@@ -92,7 +92,7 @@ impl Mapped {
 /// What a context may map, by page number.
 #[derive(Debug, Default)]
 pub(crate) struct Maps {
-    entries: BTreeMap<u64, Mapped>,
+    entries: Map<u64, Mapped>,
     next: u64,
 }
 

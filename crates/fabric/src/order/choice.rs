@@ -170,8 +170,8 @@ impl<P: Packet> Order<P> {
     /// The oldest step that can be executed and is due.
     pub(super) fn oldest(&self, now: u64) -> Option<Step> {
         let mut oldest: Option<Step> = None;
-        for (first, front) in &self.fronts {
-            if oldest.is_some_and(|oldest| oldest.number < *first) {
+        for (first, front) in self.fronts.iter() {
+            if oldest.is_some_and(|oldest| oldest.number < first) {
                 break;
             }
             // The steps of a lane or a way come by their numbers.

@@ -28,6 +28,7 @@ pub use race::Race;
 pub use record::Schedule;
 pub use step::{Fill, Footprint, LINE, Label, Lane, Mark, ModelStep, Route, Side, Step, Store, Waits};
 
+use crate::map::Map;
 use crate::memory::Memory;
 use crate::model::Packet;
 use crate::random::Random;
@@ -170,11 +171,11 @@ pub struct Order<P> {
     lanes: BTreeMap<Lane, VecDeque<Placed>>,
     ways: BTreeMap<Way, VecDeque<Held<P>>>,
     /// The first of each lane and of each way, by number.
-    fronts: BTreeMap<u64, Front>,
+    fronts: Map<u64, Front>,
     /// The number of held packets that are, or bring, an answer to a queue pair: by device and number of it.
-    answers: BTreeMap<(usize, u32), usize>,
+    answers: Map<(usize, u32), usize>,
     /// The results of atomics that are not visible, by device.
-    atomics: BTreeMap<usize, usize>,
+    atomics: Map<usize, usize>,
     waiting: usize,
     record: Record,
     races: Vec<Race>,
@@ -193,9 +194,9 @@ impl<P: Packet> Order<P> {
             late: 0,
             lanes: BTreeMap::new(),
             ways: BTreeMap::new(),
-            fronts: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            atomics: BTreeMap::new(),
+            fronts: Map::new(),
+            answers: Map::new(),
+            atomics: Map::new(),
             waiting: 0,
             record: Record::default(),
             races: Vec::new(),
@@ -274,7 +275,7 @@ impl<P: Packet> Order<P> {
         let number = self.number();
         self.waiting += placed.cost();
         if let Effect::Store { atomic: true, .. } = &placed.effect {
-            *self.atomics.entry(lane.device).or_insert(0) += 1;
+            *self.atomics.get_or_default(lane.device) += 1;
         }
         let all = self.lanes.entry(lane).or_default();
         if all.is_empty() {
@@ -310,7 +311,7 @@ impl<P: Packet> Order<P> {
             }
         }
         let way = Way { from, to, route, alone: if overtaken { number } else { 0 } };
-        *self.answers.entry(way.answers()).or_insert(0) += 1;
+        *self.answers.get_or_default(way.answers()) += 1;
         let all = self.ways.entry(way).or_default();
         if all.is_empty() {
             self.fronts.insert(number, Front::Way(way));
@@ -474,8 +475,8 @@ impl<P: Packet> Order<P> {
         if self.waiting <= MAX_WAITING {
             return None;
         }
-        let of_lane = |(number, front): (&u64, &Front)| match front {
-            Front::Lane(lane) => Some((*number, *lane)),
+        let of_lane = |(number, front): (u64, &Front)| match front {
+            Front::Lane(lane) => Some((number, *lane)),
             Front::Way(_) => None,
         };
         let (number, lane) = self.fronts.iter().find_map(of_lane)?;

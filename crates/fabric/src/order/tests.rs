@@ -378,7 +378,7 @@ fn the_oldest_step_is_the_first_of_all_that_are_due() {
                 all.sort_unstable();
                 all
             };
-            assert!(order.fronts.keys().copied().eq(fronts));
+            assert!(order.fronts.keys().eq(fronts));
         }
         let (.., tokens) = run(&mut order, &memory);
         assert!(!tokens.is_empty() && order.fronts.is_empty() && order.answers.is_empty());

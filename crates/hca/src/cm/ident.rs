@@ -195,7 +195,7 @@ impl Cm {
     /// The identifiers that have a port.
     fn with_port(&self, host: usize, ps: u16, port: u16) -> impl DoubleEndedIterator<Item = (u32, &Ident)> {
         let all = self.of_ports.range((host, ps, port, 0)..=(host, ps, port, u32::MAX));
-        all.filter_map(|(.., number)| Some((*number, self.idents.get(number)?)))
+        all.filter_map(|(.., number)| Some((number, self.idents.get(&number)?)))
     }
 
     /// Whether an identifier can have an address with this port (`cma_check_port()`). `can_reuse` is false for one that begins to

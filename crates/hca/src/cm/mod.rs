@@ -31,12 +31,13 @@ use core::fmt;
 use ident::{Ident, Member, State, place_of};
 use message::{Body, CONSUMER_DEFINED, Message};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{CmPort, Process};
+use uverbs_fabric::map::{Map, Set};
 use uverbs_fabric::model::Outgoing;
 use uverbs_fabric::{Hosts, Users};
 use uverbs_uapi::rdma_cm::rdma_ucm_event_resp;
@@ -140,24 +141,24 @@ struct Queued {
 /// The connection managers of all hosts of a fabric.
 #[derive(Default)]
 pub struct Cm {
-    channels: BTreeMap<u64, Channel>,
+    channels: Map<u64, Channel>,
     /// The channels by host and descriptor.
-    of_fds: BTreeMap<(usize, RawFd), u64>,
-    idents: BTreeMap<u32, Ident>,
+    of_fds: Map<(usize, RawFd), u64>,
+    idents: Map<u32, Ident>,
     /// The identifiers by channel; by the identifier at the other end; by host, port space and port.
-    of_channels: BTreeSet<(u64, u32)>,
-    of_peers: BTreeSet<(u32, u32)>,
-    of_ports: BTreeSet<(usize, u16, u16, u32)>,
-    members: BTreeMap<u32, Member>,
+    of_channels: Set<(u64, u32)>,
+    of_peers: Set<(u32, u32)>,
+    of_ports: Set<(usize, u16, u16, u32)>,
+    members: Map<u32, Member>,
     /// The memberships by identifier.
-    of_idents: BTreeSet<(u32, u32)>,
+    of_idents: Set<(u32, u32)>,
     /// The events of each identifier and membership that were not read.
     unread: Users,
-    messages: BTreeMap<(u64, u64), Message>,
+    messages: Map<(u64, u64), Message>,
     /// Messages to other processes.
     outgoing: Vec<Outgoing>,
     /// The hosts whose device was removed.
-    gone: BTreeSet<usize>,
+    gone: Set<usize>,
     /// The last numbers that were used.
     last_channel: u64,
     last_ident: u32,
@@ -177,7 +178,7 @@ impl Cm {
     /// Closes a channel and destroys its identifiers.
     fn close(&mut self, call: &mut Call<'_>) {
         let left = self.of_channels.range((call.channel, 0)..=(call.channel, u32::MAX));
-        let left: Vec<u32> = left.map(|(_, number)| *number).collect();
+        let left: Vec<u32> = left.map(|(_, number)| number).collect();
         for number in left {
             self.destroy(call, number);
         }
@@ -227,12 +228,12 @@ impl Cm {
     /// The identifiers whose peer has this number.
     fn of_peer(&self, peer: u32) -> impl Iterator<Item = (u32, &Ident)> {
         let all = self.of_peers.range((peer, 0)..=(peer, u32::MAX));
-        all.filter_map(|(_, number)| Some((*number, self.idents.get(number)?)))
+        all.filter_map(|(_, number)| Some((number, self.idents.get(&number)?)))
     }
 
     /// The memberships of an identifier.
     fn members_of(&self, number: u32) -> Vec<u32> {
-        self.of_idents.range((number, 0)..=(number, u32::MAX)).map(|(_, member)| *member).collect()
+        self.of_idents.range((number, 0)..=(number, u32::MAX)).map(|(_, member)| member).collect()
     }
 
     fn remove_member(&mut self, number: u32) {
@@ -269,7 +270,7 @@ impl Hosts<Packet> for Cm {
     fn unplug(&mut self, net: &Net, now: u64, host: usize) {
         self.gone.insert(host);
         let bound: Vec<u32> =
-            self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| *n).collect();
+            self.idents.iter().filter(|(_, i)| i.host == host && i.has_device).map(|(n, _)| n).collect();
         for number in bound {
             self.fall_silent(net, now, number);
             self.removed(number);
@@ -278,7 +279,7 @@ impl Hosts<Packet> for Cm {
 
     /// The processes of a host die: their channels and identifiers end, and peers are not told.
     fn kill(&mut self, net: &Net, now: u64, host: usize) {
-        let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| *n).collect();
+        let left: Vec<u32> = self.idents.iter().filter(|(_, i)| i.host == host).map(|(n, _)| n).collect();
         for number in left {
             self.fall_silent(net, now, number);
             for member in self.members_of(number) {
@@ -313,7 +314,7 @@ impl Hosts<Packet> for Cm {
     fn lost(&mut self, net: &mut Net, now: u64, slot: usize) {
         let is_there = |i: &Ident| i.remote.and_then(|to| place_of(net, to.ip())) == Some(slot);
         let lost = self.idents.iter().filter(|(_, i)| !i.is_datagram() && is_there(i));
-        let lost: Vec<_> = lost.map(|(number, i)| (*number, i.host, i.state)).collect();
+        let lost: Vec<_> = lost.map(|(number, i)| (number, i.host, i.state)).collect();
         for (ident, host, state) in lost {
             let body = match state {
                 State::Connecting | State::Answered | State::Requested => {
@@ -327,12 +328,12 @@ impl Hosts<Packet> for Cm {
 
     /// The time of the next message.
     fn next(&self) -> Option<u64> {
-        self.messages.keys().next().map(|(at, _)| *at)
+        self.messages.keys().next().map(|(at, _)| at)
     }
 
     /// Delivers the next message that is due by `until`, and returns its time.
     fn deliver(&mut self, net: &mut Net, now: u64, until: u64) -> Option<u64> {
-        let key = *self.messages.keys().next().filter(|(at, _)| *at <= until)?;
+        let key = self.messages.keys().next().filter(|(at, _)| *at <= until)?;
         let message = self.messages.remove(&key)?;
         self.receive(&mut Call { net, now: now.max(key.0), host: 0, channel: 0 }, message);
         Some(key.0)

@@ -133,9 +133,8 @@ fn connected(bed: &mut Bed) -> (u32, u32) {
 
 /// Lets all messages of the next `time` ns arrive.
 fn pass(bed: &mut Bed, time: u64) {
-    while let Some(entry) = bed.cm.messages.first_entry().filter(|entry| entry.key().0 <= time) {
-        let now = entry.key().0;
-        let message = entry.remove();
+    while bed.cm.messages.first_key_value().is_some_and(|(place, _)| place.0 <= time) {
+        let ((now, _), message) = bed.cm.messages.pop_first().unwrap();
         let mut call = Call { net: &mut bed.net, now, host: 0, channel: bed.channel };
         bed.cm.receive(&mut call, message);
     }

@@ -9,9 +9,9 @@ use super::{Device, Port};
 use crate::cqe::Cqe;
 use crate::memory::{Fault, Memory};
 use core::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_fabric::Packet as _;
+use uverbs_fabric::map::Map;
 use uverbs_fabric::order::{Fill, Label, Lane, Mark, Mode, ModelStep, Side, Store, Waits};
 
 /// Accesses that were collected in a call.
@@ -27,7 +27,7 @@ pub(super) struct Deferred {
     stores: RefCell<Vec<Store>>,
     fills: RefCell<Vec<Fill>>,
     /// Completions that were placed, by their tokens.
-    completions: BTreeMap<u64, (u32, Cqe)>,
+    completions: Map<u64, (u32, Cqe)>,
     next: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for Deferred {
             acknowledged: false,
             stores: RefCell::default(),
             fills: RefCell::default(),
-            completions: BTreeMap::new(),
+            completions: Map::new(),
             next: 0,
         }
     }

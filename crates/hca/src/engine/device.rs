@@ -16,9 +16,10 @@ use super::{Port, trace};
 use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Request, Reserved, Segment};
 use crate::violation::{Mistake, Object};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use uverbs_fabric::Violations;
+use uverbs_fabric::map::Set;
 
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
@@ -74,7 +75,7 @@ pub struct Device {
     pub(super) open_blocks: Vec<u32>,
     /// The QPs that have a receive queue and have moved to ERR: a superset of those that are in ERR. Without it, each call
     /// would look at all QPs.
-    pub(super) failed: BTreeSet<u32>,
+    pub(super) failed: Set<u32>,
     /// The first of them that the next look begins with.
     swept: u32,
     /// The timers of QPs that were removed.
@@ -98,7 +99,7 @@ pub struct Device {
     pub(super) lists: Vec<Vec<Segment>>,
     next_number: u32,
     /// Numbers that are reserved for programs: no object gets them.
-    reserved_numbers: BTreeSet<u32>,
+    reserved_numbers: Set<u32>,
 }
 
 impl Device {
@@ -126,7 +127,7 @@ impl Device {
             repairs: 0,
             overrun: Vec::new(),
             open_blocks: Vec::new(),
-            failed: BTreeSet::new(),
+            failed: Set::new(),
             swept: 0,
             cancelled: Vec::new(),
             sessions: 0,
@@ -139,7 +140,7 @@ impl Device {
             deferred: Deferred::default(),
             lists: Vec::new(),
             next_number: 0x100,
-            reserved_numbers: BTreeSet::new(),
+            reserved_numbers: Set::new(),
         }
     }
 
@@ -405,8 +406,8 @@ impl Device {
 
     /// Flushes receives that were posted to queues in ERR. Looks at `most` queues, from where the last call has ended on.
     pub(crate) fn sweep(&mut self, cx: &mut Port<'_>, most: usize) {
-        let behind = self.failed.range(self.swept..).copied();
-        let looked: Vec<u32> = behind.chain(self.failed.range(..self.swept).copied()).take(most).collect();
+        let behind = self.failed.range(self.swept..);
+        let looked: Vec<u32> = behind.chain(self.failed.range(..self.swept)).take(most).collect();
         self.swept = looked.last().map_or(0, |qpn| qpn + 1);
         for qpn in looked {
             let qp = self.qps.get(&qpn).filter(|qp| qp.state == State::Err);

@@ -77,14 +77,14 @@ impl Device {
 
     /// Ends the sessions of a device's initiators with the DC targets of this one.
     pub(crate) fn end_sessions(&mut self, cx: &mut Port<'_>, from: usize) {
-        let has = |qp: &Qp| qp.sessions.keys().any(|(device, _)| *device == from);
+        let has = |qp: &Qp| qp.sessions.keys().any(|(device, _)| device == from);
         let targets: Vec<u32> = self.qps.values().filter(|qp| has(qp)).map(|qp| qp.qpn).collect();
         for qpn in targets {
             self.with_qp(cx, qpn, |device, cx, qp| {
                 let mut open = Vec::new();
                 let before = qp.sessions.len();
                 qp.sessions.retain(|(device, _), resp| {
-                    let stays = *device != from;
+                    let stays = device != from;
                     if !stays {
                         open.extend(resp.abort());
                     }

@@ -6,7 +6,7 @@ use super::rss::Rss;
 use super::table::Users;
 use crate::bytes::array;
 use crate::prm::criteria::match_of;
-use std::collections::BTreeMap;
+use uverbs_fabric::map::{Key, Map};
 
 /// A value, and a mask of the bits that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Spec {
 }
 
 /// The destination of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The QP of this number.
     Qp(u32),
@@ -114,6 +114,30 @@ pub enum Target {
     Rss(u32),
     /// Nothing.
     Drop,
+}
+
+impl Key for Target {
+    const BITS: u32 = 34;
+
+    fn number(self) -> u128 {
+        match self {
+            Self::Qp(qpn) => (0_u16, qpn),
+            Self::Wq(rqn) => (1, rqn),
+            Self::Rss(id) => (2, id),
+            Self::Drop => (3, 0),
+        }
+        .number()
+    }
+
+    fn of(number: u128) -> Self {
+        let (kind, id) = <(u16, u32)>::of(number);
+        match kind & 3 {
+            0 => Self::Qp(id),
+            1 => Self::Wq(id),
+            2 => Self::Rss(id),
+            _ => Self::Drop,
+        }
+    }
 }
 
 /// A rule.
@@ -159,13 +183,13 @@ pub(crate) struct Counted {
 pub(crate) struct Steering {
     /// If set, it is used instead of the rules.
     pub(crate) classifier: Option<std::sync::Arc<dyn Classifier>>,
-    rules: BTreeMap<u32, Rule>,
+    rules: Map<u32, Rule>,
     /// The rules of each destination.
     targets: Users<Target>,
     next: u32,
-    pub(crate) rss: BTreeMap<u32, Rss>,
+    pub(crate) rss: Map<u32, Rss>,
     /// Counters by their number.
-    pub(crate) counters: BTreeMap<u32, Counted>,
+    pub(crate) counters: Map<u32, Counted>,
 }
 
 impl Steering {

@@ -15,8 +15,8 @@ use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Op, Request};
 use crate::memory::Area;
 use crate::violation::{Mistake, Object};
-use std::collections::BTreeMap;
 use uverbs_fabric::Timer;
+use uverbs_fabric::map::Map;
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 
 /// A send queue.
@@ -79,7 +79,7 @@ pub struct Qp {
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
     /// Responders of a DC target, by device and QP of the initiator.
-    pub(crate) sessions: BTreeMap<(usize, u32), Responder>,
+    pub(crate) sessions: Map<(usize, u32), Responder>,
     pub(crate) timer: Timer,
     /// The device at the other end of its connection, and what it was found by.
     pub(super) peer: Option<(PeerKey, Option<usize>)>,
@@ -125,7 +125,7 @@ impl Qp {
             dc_key: 0,
             req: Requester::default(),
             resp: Responder::default(),
-            sessions: BTreeMap::new(),
+            sessions: Map::new(),
             timer: Timer::default(),
             peer: None,
             established: false,

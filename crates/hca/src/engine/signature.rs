@@ -11,8 +11,8 @@ use super::mkey::{Denied, OwnTarget};
 use crate::bytes::{be16, be32};
 use crate::memory::{Fault, Memory};
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_fabric::map::Map;
 
 /// The kinds of errors, `MLX5_SIGERR_CQE_SYNDROME_*` of libmlx5.
 const BAD_REFTAG: u16 = 1 << 11;
@@ -126,7 +126,7 @@ pub(super) struct Reporter(Arc<Report>);
 /// The values that signatures begin with, by number, with their protection domain (`CREATE_PSV`).
 #[derive(Debug, Default)]
 pub struct Psvs {
-    map: BTreeMap<u32, (u32, u64)>,
+    map: Map<u32, (u32, u64)>,
     next: u32,
 }
 

@@ -11,7 +11,7 @@ use super::requester::Requester;
 use super::{Device, Port};
 use crate::cqe::Syndrome;
 use crate::decode::Request;
-use std::collections::BTreeSet;
+use uverbs_fabric::map::Set;
 
 /// The greatest logarithms of the numbers of streams that a queue has, and of those that may fail.
 pub(crate) const MAX_LOG_CONCURRENT: u8 = 8;
@@ -23,7 +23,7 @@ pub(crate) const MAX_LOG_ERRORED: u8 = 6;
 pub struct Streams {
     /// The number of failed streams with which the queue fails.
     most: usize,
-    failed: BTreeSet<u16>,
+    failed: Set<u16>,
 }
 
 impl Streams {
@@ -31,7 +31,7 @@ impl Streams {
     #[must_use]
     pub fn new(log_concurrent: u8, log_errored: u8) -> Option<Self> {
         let fits = log_concurrent <= MAX_LOG_CONCURRENT && log_errored <= MAX_LOG_ERRORED;
-        fits.then(|| Self { most: 1 << log_errored, failed: BTreeSet::new() })
+        fits.then(|| Self { most: 1 << log_errored, failed: Set::new() })
     }
 
     /// Whether requests of this stream are flushed.

@@ -163,7 +163,7 @@ impl Call<'_, '_> {
         let room = c.output(UVERBS_ATTR_INFO_HANDLES_LIST).map_or(0, |b| b.len() / 4);
         let objects = &self.state.tables.context(self.context)?.objects;
         let handles: Vec<u32> =
-            objects.iter().filter(|(_, e)| is(&e.object)).map(|(h, _)| *h).take(room).collect();
+            objects.iter().filter(|(_, e)| is(&e.object)).map(|(h, _)| h).take(room).collect();
         c.answer(UVERBS_ATTR_INFO_TOTAL_HANDLES, &(handles.len() as u32).to_ne_bytes());
         c.answer(UVERBS_ATTR_INFO_HANDLES_LIST, handles.as_bytes());
         Ok(())

@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
+use uverbs_fabric::map::Key;
 use uverbs_softkernel::{Context, Kind};
 use uverbs_uapi::cmd::{ib_uverbs_modify_qp, ib_uverbs_qp_dest};
 use uverbs_uapi::verbs::ib_uverbs_qp_cap;
@@ -105,12 +106,28 @@ pub(crate) struct Counters {
 }
 
 /// Kinds of objects that have another number besides their handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbered {
     Pd,
     Page,
     Dm,
     Umem,
+}
+
+impl Numbered {
+    const ALL: [Self; 4] = [Self::Pd, Self::Page, Self::Dm, Self::Umem];
+}
+
+impl Key for Numbered {
+    const BITS: u32 = 2;
+
+    fn number(self) -> u128 {
+        self as u128
+    }
+
+    fn of(number: u128) -> Self {
+        Self::ALL[number as usize % Self::ALL.len()]
+    }
 }
 
 /// The kernel's data about a context.

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{CmPort, DoorbellPort, Mapping, Protection, RawCommand};
+use uverbs_fabric::map::Map;
 use uverbs_fabric::script::Event;
 use uverbs_softkernel::{Call as _, Driver, Entered, Kind, Tables};
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
@@ -39,14 +40,14 @@ pub(crate) struct State {
     pub(super) tables: Tables<Object>,
     /// Files of events, and subscriptions, of objects that commands created.
     pub(super) devx: Channels,
-    xrcds: BTreeMap<u32, Xrcd>,
-    xrcds_of_inodes: BTreeMap<(u64, u64), u32>,
+    xrcds: Map<u32, Xrcd>,
+    xrcds_of_inodes: Map<(u64, u64), u32>,
     xrcdns: Numbers,
     /// The numbers of protection domains.
     pub(super) pdns: Numbers,
     pub(super) dm: DmPages,
     /// The XRC targets that several contexts have open, with their handles.
-    pub(super) shared_qps: BTreeMap<u32, u32>,
+    pub(super) shared_qps: Map<u32, u32>,
     pages: Numbers,
     /// The recorded notices, for tests.
     #[cfg(test)]
@@ -66,12 +67,12 @@ impl State {
             config,
             tables: Tables::new(0x30),
             devx: Channels::default(),
-            xrcds: BTreeMap::new(),
-            xrcds_of_inodes: BTreeMap::new(),
+            xrcds: Map::new(),
+            xrcds_of_inodes: Map::new(),
             xrcdns: Numbers::new(DOMAINS),
             pdns: Numbers::new(DOMAINS),
             dm: DmPages::default(),
-            shared_qps: BTreeMap::new(),
+            shared_qps: Map::new(),
             pages: Numbers::new(pages),
             #[cfg(test)]
             seen: None,

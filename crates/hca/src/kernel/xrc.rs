@@ -50,7 +50,7 @@ impl Call<'_, '_> {
         if !is_target || u32::from(request.qp_type) != QpType::XrcRecv as u32 {
             return Err(Errno::EINVAL);
         }
-        *self.state.shared_qps.entry(request.qpn).or_default() += 1;
+        *self.state.shared_qps.get_or_default(request.qpn) += 1;
         self.state.hold_xrcd(xrcdn);
         let object = QpObject {
             holds_xrcd: Some(xrcdn),

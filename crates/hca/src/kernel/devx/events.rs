@@ -9,9 +9,9 @@
 
 use crate::bytes::put;
 use crate::engine::{Notice, event};
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use uverbs_core::Errno;
+use uverbs_fabric::map::{Map, Set};
 use uverbs_softkernel::Kind;
 use uverbs_softkernel::events::{EventFile, inode};
 
@@ -57,15 +57,15 @@ struct Subscription {
 #[derive(Debug, Default)]
 pub(in crate::kernel) struct Channels {
     next: usize,
-    events: BTreeMap<usize, Channel>,
-    commands: BTreeMap<usize, Channel>,
+    events: Map<usize, Channel>,
+    commands: Map<usize, Channel>,
     /// The files by context and inode.
-    by_inode: BTreeMap<(u32, u64), usize>,
+    by_inode: Map<(u32, u64), usize>,
     /// The files whose socket was full.
-    late: BTreeSet<usize>,
-    subscriptions: BTreeMap<Target, Vec<Subscription>>,
+    late: Set<usize>,
+    subscriptions: Map<Target, Vec<Subscription>>,
     /// The objects to whose events each file is subscribed.
-    of_files: BTreeSet<(usize, Target)>,
+    of_files: Set<(usize, Target)>,
     /// How many subscriptions were added since those of closed files were searched, and how many there were then.
     added: usize,
     left: usize,
@@ -159,8 +159,8 @@ impl Channels {
     fn look(&mut self) {
         self.added += 1;
         if self.added >= LOOK.max(self.left) {
-            let all = self.events.iter().chain(&self.commands);
-            let closed = all.filter(|(_, channel)| channel.file.is_closed()).map(|(number, _)| *number);
+            let all = self.events.iter().chain(self.commands.iter());
+            let closed = all.filter(|(_, channel)| channel.file.is_closed()).map(|(number, _)| number);
             self.remove(closed.collect());
             self.added = 0;
             self.left = self.of_files.len() + self.by_inode.len();
@@ -175,7 +175,7 @@ impl Channels {
             self.by_inode.remove(&(channel.context, channel.file.inode()));
             self.late.remove(&number);
             let of = self.of_files.range((number, None)..(number + 1, None));
-            for target in of.map(|(_, target)| *target).collect::<Vec<_>>() {
+            for target in of.map(|(_, target)| target).collect::<Vec<_>>() {
                 self.of_files.remove(&(number, target));
                 if let Some(of) = self.subscriptions.get_mut(&target) {
                     of.retain(|subscription| subscription.channel != number);
@@ -210,7 +210,7 @@ impl Channels {
         for event in events {
             let signal = signals.next();
             let new = Subscription { channel, event: *event, cookie, signal };
-            self.subscriptions.entry(target).or_default().push(new);
+            self.subscriptions.get_or_default(target).push(new);
             self.of_files.insert((channel, target));
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Channels {
     pub(in crate::kernel) fn flush(&mut self) {
         let Self { late, events, commands, .. } = self;
         late.retain(|number| {
-            let channel = events.get_mut(number).or_else(|| commands.get_mut(number));
+            let channel = events.get_mut(&number).or_else(|| commands.get_mut(&number));
             channel.is_some_and(|channel| {
                 channel.file.flush();
                 channel.file.has_backlog()
