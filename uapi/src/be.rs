@@ -76,23 +76,3 @@ big_endian!(
     Be64,
     u64
 );
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn big_endian_integers_are_stored_in_network_order() {
-        assert_eq!(Be16::new(0x0102).as_bytes(), [1, 2]);
-        assert_eq!(Be32::new(0x0102_0304).as_bytes(), [1, 2, 3, 4]);
-        assert_eq!(Be64::new(0x0102_0304_0506_0708).as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    }
-
-    #[test]
-    fn big_endian_bits_are_those_of_the_word() {
-        let word = Be32::new(0x0102_0304);
-        assert_eq!(word.to_bits(), u32::from_ne_bytes([1, 2, 3, 4]));
-        assert_eq!(Be32::from_bits(word.to_bits()), word);
-        assert_eq!(u32::from(word), 0x0102_0304);
-    }
-}

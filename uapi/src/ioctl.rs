@@ -87,33 +87,3 @@ pub const fn _IOWR(magic: u64, nr: u64, size: usize) -> u64 {
     const READ_WRITE: u64 = 3;
     (READ_WRITE << 30) | ((size as u64) << 16) | (magic << 8) | nr
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zerocopy::{FromBytes, IntoBytes};
-
-    #[test]
-    fn the_ioctl_number_is_that_of_the_kernel() {
-        assert_eq!(RDMA_VERBS_IOCTL, 0xc018_1b01);
-    }
-
-    #[test]
-    fn an_attribute_is_written_and_read_again() {
-        let mut attr =
-            ib_uverbs_attr { attr_id: 0x1234, len: 8, flags: UVERBS_ATTR_F_MANDATORY, ..Default::default() };
-        attr.set_elem_id(7);
-        attr.set_data_s64(-1);
-        let bytes: [u8; 16] = attr.as_bytes().try_into().expect("16 bytes");
-        assert_eq!(bytes[6..], [7, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        let back = ib_uverbs_attr::read_from_bytes(&bytes).expect("same size");
-        assert_eq!((back, back.elem_id(), back.data_s64()), (attr, 7, -1));
-    }
-
-    #[test]
-    fn the_header_has_the_fixed_size() {
-        let hdr = ib_uverbs_ioctl_hdr { length: 24, driver_id: 14, ..Default::default() };
-        assert_eq!(hdr.as_bytes().len(), 24);
-        assert_eq!(ib_uverbs_ioctl_hdr::read_from_bytes(hdr.as_bytes()).expect("same size"), hdr);
-    }
-}

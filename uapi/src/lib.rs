@@ -6,7 +6,7 @@
 //! every answer of the kernel is a valid value. Flexible array members are zero-length arrays: they give the struct its
 //! alignment and the tail its offset. A union consists of words, with a typed struct for each member.
 //!
-//! `tests/headers.rs` compares all of it with the C headers, the newest and those installed. Layouts are
+//! `tests/headers` compares all of it with the C headers, the newest and those installed. Layouts are
 //! those of 64-bit targets.
 //!
 //! | module    | header                                         |

@@ -386,29 +386,3 @@ impl rxe_send_wr {
         self.imm_data = Be32::from_bits(rkey);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zerocopy::{FromBytes, IntoBytes};
-
-    #[test]
-    fn the_fields_of_the_union_share_their_words() {
-        let ud = rxe_send_wr_ud { remote_qpn: 0x11, remote_qkey: 0x22, ah_num: 3, ..Default::default() };
-        let mut wr = rxe_send_wr { wr_id: 1, wr: ud.into(), ..Default::default() };
-        assert_eq!(wr.wr.ud(), ud);
-        assert_eq!(wr.wr.rdma().remote_addr, u64::from_ne_bytes([0x11, 0, 0, 0, 0x22, 0, 0, 0]));
-        wr.wr.set_rdma(rxe_send_wr_rdma { remote_addr: 7, rkey: 8, reserved: 0 });
-        assert_eq!((wr.wr.rdma().rkey, wr.wr.words[0]), (8, 7));
-        let back = rxe_send_wr::read_from_bytes(wr.as_bytes()).expect("same size");
-        assert_eq!(back, wr);
-    }
-
-    #[test]
-    fn a_gid_is_in_wire_order() {
-        let raw = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-        let gid = rxe_gid::from(raw);
-        assert_eq!(gid.global[1].get(), 0x0102_0304_0506_0708);
-        assert_eq!(gid.raw(), raw);
-    }
-}

@@ -225,32 +225,3 @@ impl ib_uverbs_send_wr {
         self.imm_data = Be32::from_bits(rkey);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zerocopy::{FromBytes, IntoBytes};
-
-    #[test]
-    fn a_send_wr_is_written_and_read_again() {
-        let atomic =
-            ib_uverbs_send_wr_atomic { remote_addr: 1, compare_add: 2, swap: 3, rkey: 4, reserved: 0 };
-        let mut wr = ib_uverbs_send_wr {
-            wr_id: 9,
-            opcode: IB_UVERBS_WR_ATOMIC_CMP_AND_SWP,
-            wr: atomic.into(),
-            ..Default::default()
-        };
-        wr.set_invalidate_rkey(0x0102_0304);
-        assert_eq!(wr.as_bytes()[20..24], 0x0102_0304_u32.to_ne_bytes());
-        let back = ib_uverbs_send_wr::read_from_bytes(wr.as_bytes()).expect("same size");
-        assert_eq!((back.wr.atomic(), back.invalidate_rkey()), (atomic, 0x0102_0304));
-        assert_eq!(back.wr.rdma().remote_addr, 1);
-    }
-
-    #[test]
-    fn immediate_data_are_in_network_order() {
-        let wr = ib_uverbs_send_wr { imm_data: 0x0102_0304.into(), ..Default::default() };
-        assert_eq!(wr.as_bytes()[20..24], [1, 2, 3, 4]);
-    }
-}

@@ -10,6 +10,7 @@
 //! left out, and the test says which.
 
 mod support;
+mod values;
 
 use core::fmt::Write as _;
 use core::mem::offset_of;
