@@ -48,8 +48,7 @@ fn the_header_has_the_fixed_size() {
 
 #[test]
 fn a_send_wr_is_written_and_read_again() {
-    let atomic =
-        ib_uverbs_send_wr_atomic { remote_addr: 1, compare_add: 2, swap: 3, rkey: 4, reserved: 0 };
+    let atomic = ib_uverbs_send_wr_atomic { remote_addr: 1, compare_add: 2, swap: 3, rkey: 4, reserved: 0 };
     let mut wr = ib_uverbs_send_wr {
         wr_id: 9,
         opcode: IB_UVERBS_WR_ATOMIC_CMP_AND_SWP,

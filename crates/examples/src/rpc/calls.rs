@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// An answer for the task that waits for it.
-pub(super) type Outcome = Result<Vec<u8>, super::CallError>;
+pub type Outcome = Result<Vec<u8>, super::CallError>;
 
 /// A call that has a credit.
 #[derive(Debug)]
@@ -28,20 +28,20 @@ struct Table {
 
 /// The open calls of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<Table>);
+pub struct Calls(Mutex<Table>);
 
 /// A call of which the program waits for the answer. When it is dropped, the answer is discarded.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub struct Waiting {
     calls: Arc<Calls>,
     /// The number of the call, which no other call of the connection has.
-    pub(super) number: u64,
+    pub number: u64,
     answer: oneshot::Receiver<Outcome>,
 }
 
 /// Why an answer ends the connection: no open call has its number.
 #[derive(Debug)]
-pub(super) struct Unasked;
+pub struct Unasked;
 
 impl Calls {
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -49,7 +49,7 @@ impl Calls {
     }
 
     /// A new call, which keeps the credit until it is answered. `None` if the connection has ended.
-    pub(super) fn begin(self: &Arc<Self>, credit: OwnedSemaphorePermit) -> Option<Waiting> {
+    pub fn begin(self: &Arc<Self>, credit: OwnedSemaphorePermit) -> Option<Waiting> {
         let mut table = self.table();
         if table.closed {
             return None;
@@ -62,7 +62,10 @@ impl Calls {
     }
 
     /// Gives an answer to the task that waits for it, or discards it.
-    pub(super) fn answered(&self, answer: &Answer<'_>) -> Result<(), Unasked> {
+    ///
+    /// # Errors
+    /// No open call has its number.
+    pub fn answered(&self, answer: &Answer<'_>) -> Result<(), Unasked> {
         let mut table = self.table();
         let at = table.open.iter().position(|open| open.number == answer.call).ok_or(Unasked)?;
         let open = table.open.swap_remove(at);
@@ -74,14 +77,14 @@ impl Calls {
     }
 
     /// Ends all calls: the connection has ended.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         let mut table = self.table();
         table.closed = true;
         table.open.clear();
     }
 
     /// The calls that are open, and the answers that were discarded.
-    pub(super) fn counts(&self) -> (usize, u64) {
+    pub fn counts(&self) -> (usize, u64) {
         let table = self.table();
         (table.open.len(), table.late)
     }
@@ -89,7 +92,7 @@ impl Calls {
 
 impl Waiting {
     /// The answer; `None` if the connection has ended.
-    pub(super) async fn answer(mut self) -> Option<Outcome> {
+    pub async fn answer(mut self) -> Option<Outcome> {
         (&mut self.answer).await.ok()
     }
 }
@@ -100,41 +103,5 @@ impl Drop for Waiting {
         if let Some(open) = table.open.iter_mut().find(|open| open.number == self.number) {
             open.waiting = None;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::wire::Status;
-    use super::*;
-    use tokio::sync::Semaphore;
-
-    fn answer(call: u64) -> Answer<'static> {
-        Answer { call, status: Status::Done, body: b"body" }
-    }
-
-    #[tokio::test]
-    async fn an_answer_goes_to_its_call_or_to_none() {
-        let (calls, credits) = (Arc::new(Calls::default()), Arc::new(Semaphore::new(3)));
-        let begin = || calls.begin(credits.clone().try_acquire_owned().unwrap()).unwrap();
-        let (a, b, c) = (begin(), begin(), begin());
-        assert_eq!((credits.available_permits(), calls.counts()), (0, (3, 0)));
-        let numbers = [a.number, b.number, c.number];
-        // A call that is dropped keeps its credit until its answer comes, which is discarded.
-        drop(b);
-        assert_eq!(credits.available_permits(), 0);
-        calls.answered(&answer(numbers[1])).unwrap();
-        assert_eq!((credits.available_permits(), calls.counts()), (1, (2, 1)));
-        let d = begin();
-        assert!(!numbers.contains(&d.number));
-        for twice in [numbers[1], 0, u64::MAX] {
-            assert!(calls.answered(&answer(twice)).is_err());
-        }
-        calls.answered(&answer(numbers[2])).unwrap();
-        assert_eq!(c.answer().await.unwrap().unwrap(), b"body");
-        calls.close();
-        assert!(a.answer().await.is_none() && d.answer().await.is_none());
-        assert_eq!((credits.available_permits(), calls.counts()), (3, (0, 1)));
-        assert!(calls.begin(credits.try_acquire_owned().unwrap()).is_none());
     }
 }

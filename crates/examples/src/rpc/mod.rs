@@ -25,7 +25,7 @@
 //! | `server` | the server |
 //! | `load` | a program for the server, and calls that check it |
 
-mod calls;
+pub mod calls;
 mod client;
 pub mod load;
 mod server;

@@ -6,6 +6,7 @@ mod kv;
 mod log;
 mod order;
 mod ordered;
+mod parts;
 mod ports;
 mod process;
 mod rpc;
