@@ -55,7 +55,8 @@ const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_uverbs-hca");
 fn sweep(args: &[&str]) -> (Output, String) {
     let program = std::env::current_exe().unwrap();
     let out = Command::new(PROGRAM.expect("cargo names the program"))
-        .args(["sweep", "--limit", "60"])
+        // A run mostly waits for its own timeouts.
+        .args(["sweep", "--limit", "60", "--jobs", "8"])
         .args(args)
         .arg("--")
         .arg(program)

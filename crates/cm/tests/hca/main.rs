@@ -702,7 +702,7 @@ fn a_server_that_gives_up_after_its_acceptance() {
 /// established.
 #[test]
 fn a_server_that_gives_up_while_the_client_establishes() {
-    for disconnects in [false, true] {
+    let gives_up = |disconnects: bool| {
         // In real time: in virtual time each call waits until its messages have arrived.
         let hosts = hosts_on(Fabric::new(7));
         let listener = hosts.listen(PortSpace::Tcp, 0);
@@ -726,7 +726,12 @@ fn a_server_that_gives_up_while_the_client_establishes() {
             ),
             "{event:?}"
         );
-    }
+    };
+    // Beside each other: most of the time they wait.
+    std::thread::scope(|scope| {
+        scope.spawn(|| gives_up(true));
+        gives_up(false);
+    });
 }
 
 /// The kernel disconnects established connections only.
