@@ -63,31 +63,63 @@ impl SendQueue {
         (self.poster.slots().prepare(at, wr_id), self.ring.phase(at))
     }
 
-    /// [`publish`](BatchQueue::publish) to a software device.
+    /// Publishes the request up to `end`, if it is the only one, the doorbell is a register, and the state is the one seen last; if not, it
+    /// publishes nothing. The entry is in the access to the queue that [`publish_by`](Self::publish_by) describes. It calls no function and
+    /// has no loop.
+    // codegen: call
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn publishes_one(&mut self, end: u32) -> bool {
+        let Self { ring, doorbell, progress, poster, shared, .. } = self;
+        let at = progress.published;
+        if at.wrapping_add(1) != end || !doorbell.is_mapped() {
+            return false;
+        }
+        let access = &shared.access.send;
+        let _inside = access.inside();
+        if !progress.is_seen(state_word(access)) {
+            cold_path();
+            return false;
+        }
+        let view = ring.view();
+        let copies = Copies::start();
+        let entry = view.staged(at);
+        poster.slots().publish_number(entry.number());
+        view.write(&copies, at, entry);
+        progress.published = end;
+        doorbell.ring_register(copies, end & 0xffff);
+        true
+    }
+
+    /// Publishes the requests before a position.
+    #[inline(never)]
+    fn publish_all(&mut self, end: u32) -> Result<(), PostError> {
+        if self.doorbell.is_mapped() {
+            self.publish_by(end, Doorbell::ring_register)
+        } else {
+            self.publish_to_port(end)
+        }
+    }
+
+    /// [`publish_all`](Self::publish_all) to a software device.
     #[cold]
     #[inline(never)]
-    fn publish_to_port(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        self.publish_by(cursor, Doorbell::ring_after_copies)
+    fn publish_to_port(&mut self, end: u32) -> Result<(), PostError> {
+        self.publish_by(end, Doorbell::ring_after_copies)
     }
 
     /// This is one access to the queue: a control call that closes it waits for its end.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn publish_by(
-        &mut self,
-        cursor: &Cursor,
-        rings: impl Fn(&Doorbell, Copies, u32),
-    ) -> Result<(), PostError> {
-        cursor.result()?;
+    fn publish_by(&mut self, end: u32, rings: impl Fn(&Doorbell, Copies, u32)) -> Result<(), PostError> {
         let Self { ring, doorbell, config, progress, poster, shared, .. } = self;
         let access = &shared.access.send;
         let _inside = access.inside();
         progress.check(state_word(access), may_send)?;
         let (view, slots) = (ring.view(), poster.slots());
         let mut at = progress.published;
-        while at != cursor.at {
+        while at != end {
             let copies = Copies::start();
-            let end = at.wrapping_add(config.max_batch.min(cursor.at.wrapping_sub(at)));
-            while at != end {
+            let next = at.wrapping_add(config.max_batch.min(end.wrapping_sub(at)));
+            while at != next {
                 let entry = view.staged(at);
                 slots.publish_number(entry.number());
                 view.write(&copies, at, entry);
@@ -286,14 +318,10 @@ impl BatchQueue for SendQueue {
         Ok(())
     }
 
-    // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if self.doorbell.is_mapped() {
-            self.publish_by(cursor, Doorbell::ring_register)
-        } else {
-            self.publish_to_port(cursor)
-        }
+        cursor.result()?;
+        if self.publishes_one(cursor.at) { Ok(()) } else { self.publish_all(cursor.at) }
     }
 }
 

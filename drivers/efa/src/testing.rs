@@ -11,7 +11,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{QpState, SendOpsFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, Registers};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcodes};
 use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wr::{SendFlags, WrOpcode};
@@ -87,6 +87,9 @@ pub const RECV_BELL: u32 = 0x44;
 /// Offset of the CQ's doorbell.
 pub const CQ_BELL: u32 = 0x60;
 
+/// In the place of a doorbell register: nothing was stored to it. No doorbell has this value.
+const NOT_RUNG: [u8; 8] = [0xff; 8];
+
 /// The shape of a rig.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -108,6 +111,8 @@ pub struct Shape {
     pub generation: u16,
     /// Whether it has completions of writes that consume no receive.
     pub unsolicited: bool,
+    /// Whether the doorbells are mapped registers, as those of a real device are. Then [`Device::rung`] knows the last value of each.
+    pub mapped: bool,
 }
 
 impl Default for Shape {
@@ -122,6 +127,7 @@ impl Default for Shape {
             qp_num: 0x0102,
             generation: 3,
             unsolicited: false,
+            mapped: false,
         }
     }
 }
@@ -170,8 +176,10 @@ pub struct Device {
     llq: Words,
     rq: Words,
     cq: Words,
-    /// The doorbells.
+    /// The doorbells, if they are not mapped.
     pub bells: Arc<Bells>,
+    /// The doorbells, if they are mapped.
+    registers: Words,
     /// Entries that were taken from the send queue and from the receive queue.
     taken: (u32, u32),
     /// The phase of the send queue's entries in the first round since the last reset.
@@ -201,7 +209,15 @@ impl Rig {
         let rq = Words::new(shape.descriptors as usize * 16);
         let cq = Words::new(shape.cqes as usize * usize::from(shape.subs) * 32);
         let bells = Arc::<Bells>::default();
-        let page = DoorbellPage::Port(bells.clone());
+        let registers = Words::new(0x80);
+        for offset in (0..0x80).step_by(8) {
+            registers.put(offset, &NOT_RUNG);
+        }
+        let page = if shape.mapped {
+            DoorbellPage::Mapped(Registers::new(Arc::new(registers.map())).expect("writable memory"))
+        } else {
+            DoorbellPage::Port(bells.clone())
+        };
         let bell = |offset| Doorbell::new(&page, offset).expect("an aligned offset");
         let barrier = ControlBarrier::register();
 
@@ -232,7 +248,7 @@ impl Rig {
             recv,
             cq: queue,
             shared,
-            device: Device { shape, llq, rq, cq, bells, taken: (0, 0), first_phase: 0, written },
+            device: Device { shape, llq, rq, cq, bells, registers, taken: (0, 0), first_phase: 0, written },
         }
     }
 }
@@ -363,6 +379,20 @@ impl Entry {
 }
 
 impl Device {
+    /// Offset and value of the doorbells since the last call; if they are mapped, the last value of each.
+    pub fn rung(&self) -> Vec<(u32, u32)> {
+        let mut rung = self.bells.take();
+        for offset in [SEND_BELL, RECV_BELL, CQ_BELL] {
+            let word = offset as usize & !7;
+            let bytes = self.registers.bytes(word, 8);
+            if bytes != NOT_RUNG {
+                rung.push((offset, u32_at(&bytes, offset as usize & 7)));
+                self.registers.put(word, &NOT_RUNG);
+            }
+        }
+        rung
+    }
+
     /// The sends up to the last doorbell of the values that are passed, since the last call.
     ///
     /// # Panics
@@ -412,7 +442,7 @@ impl Device {
 
     /// Rings through to the device, and takes what was posted.
     pub fn take(&mut self) -> (Vec<Sent>, Vec<Posted>) {
-        let bells = self.bells.take();
+        let bells = self.rung();
         (self.sends(&bells), self.receives(&bells))
     }
 

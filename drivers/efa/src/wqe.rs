@@ -339,17 +339,18 @@ fn copy_short(to: &mut [u8], from: &[u8]) {
         }
         true
     }
-    if ends::<16>(to, from) {
-        // Those between the first and the last 16.
-        let mut at = 16;
-        while at + 16 < from.len() {
+    if from.len() > 32 {
+        ends::<32>(to, from);
+        // Those between the first and the last 32.
+        let mut at = 32;
+        while at + 32 < from.len() {
             let (to, from) = (to.get_mut(at..).and_then(|to| to.first_chunk_mut::<16>()), from.get(at..));
             if let (Some(to), Some(from)) = (to, from.and_then(|from| from.first_chunk())) {
                 *to = *from;
             }
             at += 16;
         }
-    } else if !ends::<8>(to, from) && !ends::<4>(to, from) {
+    } else if !ends::<16>(to, from) && !ends::<8>(to, from) && !ends::<4>(to, from) {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     }
 }

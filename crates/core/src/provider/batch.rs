@@ -77,11 +77,18 @@ impl Progress {
         Ok(())
     }
 
+    /// Whether this is the state that was seen last.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[must_use]
+    pub fn is_seen(&self, word: StateWord) -> bool {
+        word == self.seen
+    }
+
     /// Whether this is the state that was seen last, and there is room for a request, as far as is known.
     #[cfg_attr(not(debug_assertions), inline(always))]
     #[must_use]
     pub fn is_usual(&self, word: StateWord) -> bool {
-        word == self.seen && self.published != self.limit
+        self.is_seen(word) && self.published != self.limit
     }
 
     /// Whether what a batch has written may be published in this state: it allows posts, and no reset came since the batch began.

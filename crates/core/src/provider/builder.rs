@@ -169,7 +169,7 @@ fn begin_wr<Q: BuilderQueue>(queue: &mut Q, head: Head, op: &Op<'_, Q::Remote>) 
 /// saves no registers.
 // codegen: call
 #[cold]
-fn begin_at_limit<Q: BuilderQueue>(queue: &mut Q, head: Head, op: &Op<'_, Q::Remote>) {
+fn begin_at_limit<Q: BuilderQueue>(queue: &mut Q, head: Head, op: Op<'_, Q::Remote>) {
     if !queue.session().open {
         return;
     }
@@ -177,7 +177,7 @@ fn begin_at_limit<Q: BuilderQueue>(queue: &mut Q, head: Head, op: &Op<'_, Q::Rem
     let result = queue.room(&mut cursor);
     queue.session_mut().cursor = cursor;
     match result {
-        Ok(()) => begin_wr(queue, head, op),
+        Ok(()) => begin_wr(queue, head, &op),
         Err(error) => queue.session_mut().latch(error),
     }
 }
@@ -203,7 +203,7 @@ impl<Q: BuilderQueue> WrBuilder for Q {
             return self.session_mut().latch(PostError::MissingSetter);
         }
         if self.session().cursor.is_at_limit() {
-            return begin_at_limit(self, head, &op);
+            return begin_at_limit(self, head, op);
         }
         begin_wr(self, head, &op);
     }

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, Dest, Op, PostError, RecvBatch as _, RecvQueue as _,
+    Completion as _, CompletionQueue as _, Dest, Head, Inline, Op, PostError, RecvBatch as _, RecvQueue as _,
     SendBatch as _, SendQueue as _, To, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::Sge;
+use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_testkit::{Face, check_claims, handle};
 
 fn rig() -> Rig {
@@ -39,7 +39,7 @@ fn reset(rig: &mut Rig) {
 fn ids(rig: &mut Rig) -> Vec<u64> {
     let mut polled = Vec::new();
     rig.cq.poll_each(16, |completion| polled.push(completion.wr_id())).unwrap();
-    rig.device.bells.take();
+    rig.device.rung();
     polled
 }
 
@@ -114,11 +114,40 @@ fn the_phase_continues_after_a_reset() {
 
 #[test]
 fn an_open_session_does_not_survive_a_reset() {
-    let mut rig = rig();
+    for (mapped, requests) in [(false, 0), (false, 1), (true, 0), (true, 1), (true, 2)] {
+        let mut rig = Rig::new(Shape { mapped, ..Shape::default() }, send_config());
+        begin_session(&mut rig, requests);
+        reset(&mut rig);
+        assert_eq!(rig.send.wr_complete(), Err(PostError::BadState));
+        assert_eq!(rig.device.rung(), [], "{mapped} {requests}");
+        assert_eq!(send(&mut rig, 1), Ok(()));
+        assert_eq!(rig.device.take().0.len(), 1);
+    }
+}
+
+/// A state that is not the one that the session began in does not end it, if it allows posts.
+#[test]
+fn an_open_session_survives_another_state() {
+    for (mapped, requests) in [(false, 1), (true, 1), (true, 2)] {
+        let mut rig = Rig::new(Shape { mapped, ..Shape::default() }, send_config());
+        begin_session(&mut rig, requests);
+        rig.shared.close_all().unwrap();
+        rig.shared.open(QpState::SQD);
+        assert_eq!(rig.send.wr_complete(), Ok(()));
+        assert_eq!(rig.device.take().0.len(), requests, "{mapped}");
+    }
+}
+
+/// Begins a session of this many requests.
+fn begin_session(rig: &mut Rig, requests: usize) {
     rig.send.wr_start();
-    reset(&mut rig);
-    assert_eq!(rig.send.wr_complete(), Err(PostError::BadState));
-    assert_eq!(send(&mut rig, 1), Ok(()));
+    for id in 0..requests {
+        let head = Head { wr_id: id as u64, flags: SendFlags::SIGNALED };
+        // SAFETY: not a bind.
+        unsafe { rig.send.wr_begin(head, Op::Send) };
+        rig.send.wr_set_ud_addr(&Ah(1), 1, 1);
+        rig.send.wr_set_inline(Inline::Bytes(b"x"));
+    }
 }
 
 #[test]
@@ -265,8 +294,15 @@ fn a_callback_may_make_control_calls() {
 /// Threads that post and poll while another resets: nothing is reported twice, or from before a reset.
 #[test]
 fn posts_polls_and_resets_in_parallel() {
-    const ROUNDS: u64 = 200;
-    let Rig { mut send, recv: _recv, mut cq, shared, device } = rig();
+    for (face, mapped) in [(Face::Single, false), (Face::Builder, false), (Face::Builder, true)] {
+        post_poll_and_reset(face, mapped);
+    }
+}
+
+fn post_poll_and_reset(face: Face, mapped: bool) {
+    const ROUNDS: u64 = 100;
+    let shape = Shape { mapped, ..Shape::default() };
+    let Rig { mut send, recv: _recv, mut cq, shared, device } = Rig::new(shape, send_config());
     let stop = AtomicBool::new(false);
     let device = std::sync::Mutex::new(device);
     std::thread::scope(|scope| {
@@ -276,14 +312,14 @@ fn posts_polls_and_resets_in_parallel() {
             let ah = handle(Ah(1));
             let mut id = 0;
             while !stop.load(Ordering::Relaxed) {
-                let result = post(&mut send, Face::Single, &[to(&ah, Wr::new(id, Op::Send))]);
+                let result = post(&mut send, face, &[to(&ah, Wr::new(id, Op::Send))]);
                 match result {
                     Ok(()) => id += 1,
                     Err(PostError::QueueFull | PostError::BadState) => std::thread::yield_now(),
                     Err(error) => panic!("{error}"),
                 }
                 let mut device = device.lock().unwrap();
-                let bells = device.bells.take();
+                let bells = device.rung();
                 for sent in device.sends(&bells) {
                     let entry = device.sent(sent.req_id);
                     device.complete(0, &entry);

@@ -22,12 +22,18 @@ fn wide() -> Shape {
     Shape { wide: true, ..Shape::default() }
 }
 
-/// What the device sees of a request that an interface posts; the same on all that have it.
+/// What the device sees of a request that an interface posts; the same on all that have it, and with doorbells of both kinds.
 fn seen(shape: Shape, config: SendConfig, request: Request<'_>) -> Result<Sent, PostError> {
+    let port = seen_by(shape, config, request);
+    assert_eq!(seen_by(Shape { mapped: true, ..shape }, config, request), port);
+    port
+}
+
+fn seen_by(shape: Shape, config: SendConfig, request: Request<'_>) -> Result<Sent, PostError> {
     let on = |face| {
         let mut rig = Rig::new(shape, config);
         post(&mut rig.send, face, &[request])?;
-        let bells = rig.device.bells.take();
+        let bells = rig.device.rung();
         assert_eq!(bells, [(SEND_BELL, 1)]);
         let [sent] = rig.device.sends(&bells).try_into().expect("one send");
         Ok(sent)
@@ -280,8 +286,12 @@ proptest! {
     /// Posts on every interface, drops some, and completes in any order: entries, phases and doorbells are those that a device expects over
     /// many rounds, and each completion has the `wr_id` of its request.
     #[test]
-    fn requests_survive_wraps_and_completions_in_any_order(wide: bool, steps in prop::collection::vec(step(), 1..120)) {
-        let shape = Shape { sends: 4, wide, cqes: 4, ..Shape::default() };
+    fn requests_survive_wraps_and_completions_in_any_order(
+        wide: bool,
+        mapped: bool,
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let shape = Shape { sends: 4, wide, mapped, cqes: 4, ..Shape::default() };
         let mut rig = Rig::new(shape, send_config());
         let ah = handle(Ah(5));
         let mut outstanding: Vec<(u16, u64)> = Vec::new();
@@ -322,7 +332,7 @@ proptest! {
                         unsafe { rig.send.wr_begin(Head { wr_id: 99, flags: SendFlags::SIGNALED }, Op::Send) };
                         rig.send.wr_abort();
                     }
-                    prop_assert_eq!(rig.device.bells.take(), []);
+                    prop_assert_eq!(rig.device.rung(), []);
                 }
                 Step::Complete(which) => {
                     let mut expected = Vec::new();
@@ -337,7 +347,7 @@ proptest! {
                     let mut polled = Vec::new();
                     rig.cq.poll_each(16, |completion| polled.push(completion.wr_id())).unwrap();
                     prop_assert_eq!(polled, expected);
-                    rig.device.bells.take();
+                    rig.device.rung();
                 }
             }
         }
