@@ -22,7 +22,7 @@ use uverbs_core::provider::{
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::Sge;
 use uverbs_fuzz::steps::{Index, MAX_STEPS};
-use uverbs_rxe::testing::FakeBell;
+use uverbs_rxe::testing::{FakeBell, completion_queue_on};
 use uverbs_rxe::{CompletionQueue, Extensions, QpShared, RecvQueue, Ring, SendBatch, SendConfig, SendQueue};
 
 #[derive(Arbitrary, Debug)]
@@ -167,7 +167,7 @@ fuzz_target!(|program: Program| {
         }
         Kind::Completion => {
             let Ok(ring) = Ring::new(mapping, tail) else { return };
-            let Ok(queue) = CompletionQueue::new(ring, FakeBell::default()) else { return };
+            let Ok(queue) = completion_queue_on(ring, FakeBell::default()) else { return };
             fits(queue.cqe(), 48 + tail, len);
             poll(queue, &kernel, steps);
         }

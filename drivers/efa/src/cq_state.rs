@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the poller of a CQ and control calls share: the rings, the QPs, and completions that were taken out of the rings.
+//! The completion queue: what its [`Poller`] and control calls share are the rings, the QPs, and completions that were taken out of the rings.
 //!
 //! The device writes to a ring without asking whether there is room. So when a QP is reset or destroyed, its completions leave the rings
 //! at once: those of other QPs before them are moved to private memory, where the next poll finds them ([`CqState::remove`]).
@@ -7,50 +7,56 @@
 // UNSAFETY: the address of the table that was found last.
 
 use crate::completion::{self, Completion};
-use crate::direct::QueuePlace;
 use crate::memory::{CqRing, Cqe, Doorbell};
 use crate::table::Table;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
+use uverbs_core::Errno;
 use uverbs_core::kernel::Polled;
-use uverbs_core::provider::PollError;
-use uverbs_core::sync::ControlBarrier;
+use uverbs_core::provider::{Notify, PollError, Poller, Source};
+use uverbs_efa_hw::regs::CqDoorbell;
 
-/// The state of a CQ that its poller and control calls share.
+/// A completion queue. It has no bell if it raises no events.
+pub type CompletionQueue = Poller<CqState, Option<CqBell>>;
+/// What it shares with control calls.
+pub type CqShared = Polled<CqState>;
+
+/// The doorbell of a CQ, which tells the device how many completions were consumed, and requests events.
 #[derive(Debug)]
-pub struct CqShared {
-    /// The rings, which they use in turn.
-    pub(crate) rings: Arc<Polled<CqState>>,
-    /// Events that the program has read. The doorbell that requests the next one has the number.
-    pub(crate) events: AtomicU32,
-    place: QueuePlace,
+pub struct CqBell {
+    pub(crate) doorbell: Doorbell,
+    events: Arc<Events>,
 }
 
-impl CqShared {
-    /// # Errors
-    /// There is no memory for the words that the poller and control calls share.
-    pub(crate) fn new(
-        state: CqState,
-        barrier: ControlBarrier,
-        doorbell: Option<&Doorbell>,
-    ) -> io::Result<Self> {
-        let (ring, size) = (&state.ring, size_of::<Cqe>() as u32);
-        let place = QueuePlace::new(ring.address(), size, ring.entries(), doorbell, 0);
-        Ok(Self { rings: Polled::new(state, barrier)?, events: AtomicU32::new(0), place })
-    }
+/// Events that the program has read. The doorbell that requests the next one has the number.
+#[derive(Debug, Default)]
+pub struct Events(AtomicU32);
 
-    /// Where the rings are: one after the other.
+impl Notify for Events {
+    fn cq_event(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl CqBell {
+    /// For a CQ of which no event was read.
     #[must_use]
-    pub fn place(&self) -> &QueuePlace {
-        &self.place
+    pub fn new(doorbell: Doorbell) -> Self {
+        Self { doorbell, events: Arc::default() }
     }
 
-    /// Counts an event that was read.
-    pub fn count_event(&self) {
-        self.events.fetch_add(1, Ordering::Relaxed);
+    /// To be told of events.
+    #[must_use]
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ring(&self, consumer_index: u16, arm: bool) {
+        let cmd_sn = self.events.0.load(Ordering::Relaxed) as u8;
+        self.doorbell.ring_after_loads(CqDoorbell { consumer_index, cmd_sn, arm }.pack());
     }
 }
 
@@ -135,9 +141,11 @@ impl Qps {
 /// The state.
 #[derive(Debug)]
 pub struct CqState {
-    pub(crate) ring: CqRing,
+    ring: CqRing,
+    /// The number of entries of all rings.
+    room: u32,
     /// Completions that were taken out of the rings, for the doorbell.
-    pub(crate) consumed: u16,
+    consumed: u16,
     /// The consumer index that the device has.
     told: u16,
     /// The kernel has destroyed the queue: its doorbell may be that of another one.
@@ -151,20 +159,8 @@ impl CqState {
     /// The state of a new CQ of a device with this many QPs.
     #[must_use]
     pub fn new(ring: CqRing, max_qp: u32) -> Self {
-        Self { ring, consumed: 0, told: 0, ended: false, kept: VecDeque::new(), qps: Qps::new(max_qp) }
-    }
-
-    /// The number of entries of all rings.
-    pub(crate) fn room(&self) -> usize {
-        self.ring.entries() as usize * self.ring.subs()
-    }
-
-    /// The consumer index, if the device has another one.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn news(&mut self) -> Option<u16> {
-        let is_new = self.told != self.consumed && !self.ended;
-        self.told = self.consumed;
-        is_new.then_some(self.consumed)
+        let room = ring.entries().saturating_mul(ring.subs() as u32);
+        Self { ring, room, consumed: 0, told: 0, ended: false, kept: VecDeque::new(), qps: Qps::new(max_qp) }
     }
 
     #[cold]
@@ -181,30 +177,6 @@ impl CqState {
         let entry = self.ring.take()?;
         self.consumed = self.consumed.wrapping_add(1);
         Some(entry)
-    }
-
-    /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as
-    /// the rings have.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn take(&mut self) -> Result<Option<Completion>, PollError> {
-        let mut left_out = 0;
-        loop {
-            let Some(entry) = self.take_entry() else { return Ok(None) };
-            let wr_id = match self.qps.take(entry[0]) {
-                Some(wr_id) => wr_id,
-                None => match self.unknown(entry[0])? {
-                    Some(wr_id) => wr_id,
-                    None => {
-                        left_out += 1;
-                        if left_out > self.room() {
-                            return Ok(None);
-                        }
-                        continue;
-                    }
-                },
-            };
-            return Ok(Some(Completion::new(wr_id, entry)));
-        }
     }
 
     /// The `wr_id` 0 of an entry that consumed no receive, of a QP that has such completions: for another QP it could be that of a request.
@@ -243,7 +215,7 @@ impl CqState {
         self.kept.retain(is_other);
         for sub in 0..self.ring.subs() {
             for _ in 0..self.ring.entries() {
-                if self.kept.len() == self.room() {
+                if self.kept.len() == self.room as usize {
                     return;
                 }
                 let Some(entry) = self.ring.take_of(sub) else { break };
@@ -254,10 +226,88 @@ impl CqState {
             }
         }
     }
+}
 
-    /// Whether a poll would find nothing.
+impl Source<Option<CqBell>> for CqState {
+    type Entry = Completion;
+
+    const TRIES_TO_ARM: bool = true;
+
+    fn capacity(&self) -> u32 {
+        self.ring.entries()
+    }
+
+    fn room(&self) -> u32 {
+        self.room
+    }
+
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn is_empty(&self) -> bool {
+    fn available(&mut self, max: u32) -> Result<u32, PollError> {
+        Ok(max)
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn more(&mut self) -> Result<(), PollError> {
+        Ok(())
+    }
+
+    /// Takes the next completion. Those of earlier QPs of a number are left out; as the device may write them without end, only as many as
+    /// the rings have.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn take(&mut self) -> Result<Option<Completion>, PollError> {
+        let mut left_out = 0;
+        loop {
+            let Some(entry) = self.take_entry() else { return Ok(None) };
+            let wr_id = match self.qps.take(entry[0]) {
+                Some(wr_id) => wr_id,
+                None => match self.unknown(entry[0])? {
+                    Some(wr_id) => wr_id,
+                    None => {
+                        left_out += 1;
+                        if left_out > self.room {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                },
+            };
+            return Ok(Some(Completion::new(wr_id, entry)));
+        }
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn gives_back(bell: &Option<CqBell>, _: usize) -> bool {
+        bell.is_some()
+    }
+
+    /// Tells the device how many completions were consumed, if it does not know.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn give_back(&mut self, bell: &Option<CqBell>) {
+        let is_new = self.told != self.consumed && !self.ended;
+        self.told = self.consumed;
+        if let Some(bell) = bell.as_ref().filter(|_| is_new) {
+            bell.ring(self.consumed, false);
+        }
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn is_empty(&mut self) -> bool {
         self.kept.is_empty() && self.ring.is_empty()
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn try_arm(&mut self, bell: &Option<CqBell>, solicited_only: bool) -> bool {
+        bell.as_ref().is_some_and(|bell| bell.doorbell.is_mapped()) && self.arm(bell, solicited_only).is_ok()
+    }
+
+    /// The device has no solicited events.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn arm(&mut self, bell: &Option<CqBell>, solicited_only: bool) -> Result<(), Errno> {
+        let bell = bell.as_ref().filter(|_| !solicited_only).ok_or(Errno::EOPNOTSUPP)?;
+        if self.ended {
+            return Err(Errno::EINVAL);
+        }
+        bell.ring(self.consumed, true);
+        Ok(())
     }
 }

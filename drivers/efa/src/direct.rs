@@ -4,7 +4,7 @@
 //! Addresses are numbers whose provenance is exposed. What is there belongs to the kernel's object, and is mapped as long as the queue that
 //! this driver made for it.
 
-use crate::memory::Doorbell;
+use crate::memory::{CqRing, Cqe, Doorbell};
 use crate::{RecvQueue, SendQueue};
 use uverbs_efa_hw::io::RxDesc;
 
@@ -50,6 +50,11 @@ impl QueuePlace {
             None => DoorbellPlace::None,
         };
         Self { buffer, entry_size, num_entries, doorbell, max_batch }
+    }
+
+    /// The place of a CQ's rings.
+    pub(crate) fn of_cq(ring: &CqRing, doorbell: Option<&Doorbell>) -> Self {
+        Self::new(ring.address(), size_of::<Cqe>() as u32, ring.entries(), doorbell, 0)
     }
 }
 

@@ -12,7 +12,7 @@
 //! | `wqe`        | the encoder: a work request as words                                    |
 //! | `send`       | the send queue, with batches; `list`: its face for lists of C            |
 //! | `recv`       | receive queues                                                          |
-//! | `cq`         | polling and arming; `cq_state`: what pollers share with control calls   |
+//! | `cq_state`   | completion queues: what their pollers share with control calls          |
 //! | `completion` | a completion                                                            |
 //! | `shared`     | the state of a QP that posters, pollers and control calls share         |
 //! | [`control`]  | the context and the control calls                                       |
@@ -24,8 +24,6 @@
 mod completion;
 #[cfg(not(loom))]
 pub mod control;
-#[cfg(not(loom))]
-mod cq;
 #[cfg(not(loom))]
 mod cq_state;
 #[cfg(not(loom))]
@@ -55,8 +53,7 @@ mod wqe;
 pub use {
     completion::Completion,
     control::Efa,
-    cq::CompletionQueue,
-    cq_state::{CqShared, CqState},
+    cq_state::{CompletionQueue, CqBell, CqShared, CqState, Events},
     direct::{DoorbellPlace, QpPlaces, QueuePlace},
     recv::{Batch as RecvBatch, RecvQueue},
     send::SendQueue,

@@ -97,8 +97,8 @@ impl QpShared {
     /// Tells the CQs of the QP. `false` in a child of fork(2), or if a CQ is lost.
     #[must_use]
     pub fn attach(&self) -> bool {
-        self.send_cq.rings.stopped(|cq| cq.attach(&self.send, true)).is_some()
-            && self.recv_cq.rings.stopped(|cq| cq.attach(&self.recv, false)).is_some()
+        self.send_cq.stopped(|cq| cq.attach(&self.send, true)).is_some()
+            && self.recv_cq.stopped(|cq| cq.attach(&self.recv, false)).is_some()
     }
 
     /// Removes the completions of the QP, which the device has reset, and empties its tables. The queues are closed. `false` in a child of
@@ -106,8 +106,8 @@ impl QpShared {
     #[must_use]
     pub fn reset(&self) -> bool {
         self.each_cq(|cq| cq.remove(self.qp_num()));
-        let send = self.send_cq.rings.stopped(|_| self.send.reset());
-        send.is_some() && self.recv_cq.rings.stopped(|_| self.recv.reset()).is_some()
+        let send = self.send_cq.stopped(|_| self.send.reset());
+        send.is_some() && self.recv_cq.stopped(|_| self.recv.reset()).is_some()
     }
 
     /// Removes the completions of the QP, which the device has destroyed. The caller ensures that its number is not yet that of another QP.
@@ -119,9 +119,9 @@ impl QpShared {
     }
 
     fn each_cq(&self, f: impl Fn(&mut CqState)) {
-        self.send_cq.rings.stopped(&f);
+        self.send_cq.stopped(&f);
         if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
-            self.recv_cq.rings.stopped(&f);
+            self.recv_cq.stopped(&f);
         }
     }
 }

@@ -6,7 +6,7 @@
 // UNSAFETY: heap memory is passed on as a mapping of a device.
 
 pub use crate::memory::{CqRing, Doorbell, RecvRing, SendRing};
-use crate::{CompletionQueue, CqState, QpShared, RecvQueue, SendConfig, SendQueue};
+use crate::{CompletionQueue, CqBell, CqState, QpShared, RecvQueue, SendConfig, SendQueue};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -222,7 +222,7 @@ impl Rig {
         let barrier = ControlBarrier::register();
 
         let ring = CqRing::new(cq.map(), shape.cqes, shape.subs).expect("a ring");
-        let queue = CompletionQueue::new(CqState::new(ring, 256), barrier, Some(bell(CQ_BELL)))
+        let queue = CompletionQueue::new(CqState::new(ring, 256), barrier, Some(CqBell::new(bell(CQ_BELL))))
             .expect("a page of memory");
         let shared = QpShared::create(
             state,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::Mapping;
 use uverbs_core::provider::{PollError, PostError};
-pub use uverbs_soft::testing::{DecodedSge, FakeBell};
+pub use uverbs_soft::testing::{DecodedSge, FakeBell, completion_queue as completion_queue_on};
 use uverbs_soft::testing::{Words, decode_sges, heap, u16_at, u32_at, u64_at};
 
 const HEADER: usize = 384;
@@ -147,7 +147,7 @@ pub fn recv_queue(
 pub fn completion_queue(slots: u32) -> Result<(CompletionQueue<FakeBell>, KernelSide, FakeBell), PollError> {
     let (ring, kernel) = ring(7, slots, 0);
     let bell = FakeBell::default();
-    Ok((CompletionQueue::new(ring, bell.clone())?, kernel, bell))
+    Ok((completion_queue_on(ring, bell.clone())?, kernel, bell))
 }
 
 /// The fields of a send WQE besides its operation.

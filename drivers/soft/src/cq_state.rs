@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A completion queue's ring, which its poller and the control path share.
+//! A completion queue's ring, which its [`Poller`] and the control path share.
 //!
 //! [`Polled`] gives the ring one user at a time. So after a control call has reset or destroyed a QP and removed its completions, no
 //! poll reports one of them, and none takes a slot in the ring. (With librxe and libsiw, the next poll reports them.)
 
+use crate::doorbell::ArmBell;
 use crate::format::{CqEntry, CqRing, Format};
 use crate::shared::QpShared;
 use std::sync::{Arc, Weak};
+use uverbs_core::Errno;
 use uverbs_core::kernel::Polled;
-use uverbs_core::provider::{Completion as _, PollError};
+use uverbs_core::provider::{Completion as _, PollError, Poller, Source};
 use uverbs_core::wc::WcStatus;
 
 /// The ring of a completion queue.
 pub type CqShared<F> = Polled<CqState<F>>;
+/// A completion queue, which `B` arms.
+pub type CompletionQueue<F, B> = Poller<CqState<F>, B>;
 /// A completion of a format.
 pub type Completion<F> = <<F as Format>::CqRing as CqRing>::Entry;
 
@@ -35,9 +39,11 @@ pub struct CqState<F: Format> {
 }
 
 impl<F: Format> CqState<F> {
+    /// The state of a queue on a ring of completions.
+    ///
     /// # Errors
     /// [`PollError::Corrupt`] if the ring's contents make no sense.
-    pub(crate) fn new(ring: F::CqRing) -> Result<Self, PollError> {
+    pub fn new(ring: F::CqRing) -> Result<Self, PollError> {
         let at = ring.start()?;
         Ok(Self { ring, at, given: at, end: at, lost: false, ended: false, qps: Vec::new() })
     }
@@ -47,23 +53,11 @@ impl<F: Format> CqState<F> {
         self.ended = true;
     }
 
-    /// Whether [`end`](Self::end) was called.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// The number of completions that fit.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
-
-    /// The ring.
-    pub(crate) fn ring(&mut self) -> &mut F::CqRing {
-        &mut self.ring
-    }
-
     /// Replaces the ring by the one to which the kernel moved the completions that were not polled.
-    pub(crate) fn replace_ring(&mut self, ring: F::CqRing) -> Result<(), PollError> {
+    ///
+    /// # Errors
+    /// [`PollError::Corrupt`] if the ring's contents make no sense; the queue is lost then.
+    pub fn replace_ring(&mut self, ring: F::CqRing) -> Result<(), PollError> {
         let at = match ring.start() {
             Ok(at) => at,
             Err(error) => {
@@ -77,7 +71,7 @@ impl<F: Format> CqState<F> {
     }
 
     /// The kernel uses a ring that could not be mapped, so its completions can't be read.
-    pub(crate) fn lose_ring(&mut self) {
+    pub fn lose_ring(&mut self) {
         self.lost = true;
         self.end = self.at;
     }
@@ -98,52 +92,9 @@ impl<F: Format> CqState<F> {
         self.end.wrapping_sub(self.at)
     }
 
-    /// The number of completions, up to `max`, that a poll finds. Asks the ring only if fewer are known.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn available(&mut self, max: u32) -> Result<u32, PollError> {
-        if self.known() < max
-            && let Err(error) = self.refresh(max)
-            && self.known() == 0
-        {
-            return Err(error);
-        }
-        Ok(max.min(self.known()))
-    }
-
-    /// As [`available`](Self::available) with 1, in an extended poll that goes on. The slots that were taken are returned before the ring
-    /// is asked again, because a program may post in an open poll, and its completions need room. Those taken are copies.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn more(&mut self) -> Result<(), PollError> {
-        if self.known() == 0 {
-            self.give_back();
-        }
-        self.available(1).map(drop)
-    }
-
-    /// Takes the next completion, if one is known.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn take(&mut self) -> Option<Completion<F>> {
-        let at = self.at;
-        // With slots that are not returned yet the ring has no more than it can have.
-        let is_over = || !F::CqRing::RETURNS_AT_ONCE && at.wrapping_sub(self.given) >= self.ring.capacity();
-        if at == self.end || is_over() {
-            return None;
-        }
-        let entry = self.ring.read(at);
-        self.at = at.wrapping_add(1);
-        if F::CqRing::RETURNS_AT_ONCE {
-            self.ring.give_back(at, self.at);
-            self.given = self.at;
-        }
-        if F::WATCHES_FLUSHES && entry.status() == WcStatus::WR_FLUSH_ERR {
-            self.note_flush(entry.qp_id());
-        }
-        Some(entry)
-    }
-
     /// Returns the slots of all completions that were taken.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn give_back(&mut self) {
+    fn return_slots(&mut self) {
         if self.at != self.given {
             self.ring.give_back(self.given, self.at);
             self.given = self.at;
@@ -192,7 +143,91 @@ impl<F: Format> CqState<F> {
         if to != self.at {
             // The completion that an open poll has taken is copied, so its slot can be returned, too.
             self.at = to;
-            self.give_back();
+            self.return_slots();
         }
+    }
+}
+
+impl<F: Format, B: ArmBell> Source<B> for CqState<F> {
+    type Entry = Completion<F>;
+
+    const TRIES_TO_ARM: bool = false;
+
+    fn capacity(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    fn room(&self) -> u32 {
+        self.ring.capacity()
+    }
+
+    /// Those that are in the ring when the poll begins. Asks the ring only if fewer are known.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn available(&mut self, max: u32) -> Result<u32, PollError> {
+        if self.known() < max
+            && let Err(error) = self.refresh(max)
+            && self.known() == 0
+        {
+            return Err(error);
+        }
+        Ok(max.min(self.known()))
+    }
+
+    /// The slots that were taken are returned before the ring is asked again, because a program may post in an open poll, and its completions
+    /// need room. Those taken are copies.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn more(&mut self) -> Result<(), PollError> {
+        if self.known() == 0 {
+            self.return_slots();
+        }
+        Source::<B>::available(self, 1).map(drop)
+    }
+
+    /// Takes the next completion, if one is known.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn take(&mut self) -> Result<Option<Completion<F>>, PollError> {
+        let at = self.at;
+        // With slots that are not returned yet the ring has no more than it can have.
+        let is_over = || !F::CqRing::RETURNS_AT_ONCE && at.wrapping_sub(self.given) >= self.ring.capacity();
+        if at == self.end || is_over() {
+            return Ok(None);
+        }
+        let entry = self.ring.read(at);
+        self.at = at.wrapping_add(1);
+        if F::CqRing::RETURNS_AT_ONCE {
+            self.ring.give_back(at, self.at);
+            self.given = self.at;
+        }
+        if F::WATCHES_FLUSHES && entry.status() == WcStatus::WR_FLUSH_ERR {
+            self.note_flush(entry.qp_id());
+        }
+        Ok(Some(entry))
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn gives_back(_: &B, done: usize) -> bool {
+        !F::CqRing::RETURNS_AT_ONCE && done != 0
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn give_back(&mut self, _: &B) {
+        self.return_slots();
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn is_empty(&mut self) -> bool {
+        Source::<B>::available(self, 1) == Ok(0)
+    }
+
+    fn try_arm(&mut self, _: &B, _: bool) -> bool {
+        false
+    }
+
+    fn arm(&mut self, bell: &B, solicited_only: bool) -> Result<(), Errno> {
+        if self.ended {
+            return Err(Errno::EINVAL);
+        }
+        self.ring.arm(solicited_only);
+        bell.arm(solicited_only)
     }
 }

@@ -3,8 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: registers memory and destroys objects whose creation has failed; both have contracts.
 
-use crate::cq::CompletionQueue;
-use crate::cq_state::{CqShared, CqState};
+use crate::cq_state::{CompletionQueue, CqShared, CqState};
 use crate::device::{Created, Device, KernelRef, QpRings, corrupt, send_bell};
 use crate::doorbell::KernelBell;
 use crate::object::{Cq, Qp, Srq};
@@ -146,7 +145,7 @@ impl<D: Device> Driver for Soft<D> {
         let made = rings.and_then(|ring| {
             let state = CqState::new(ring).map_err(|e| corrupt(VERB, e))?;
             let bell = D::arm_bell(&self.kernel, handle.handle());
-            let queue = CompletionQueue::create(state, self.barrier, bell)
+            let queue = CompletionQueue::new(state, self.barrier, bell)
                 .map_err(|e| Error::no_memory(VERB, STATE, &e))?;
             let cqe = at_least(VERB, queue.cqe(), attr.cqe)?;
             Ok((queue, cqe))

@@ -13,7 +13,7 @@
 //! | `send`, `list`, `builder` | the three faces of the send queue                                        |
 //! | `wqe`                     | the part of a WQE that all formats have                                  |
 //! | `recv`                    | receive queues, of a QP or shared                                        |
-//! | `cq`, `cq_state`          | completion queues                                                        |
+//! | `cq_state`                | completion queues                                                        |
 //! | `shared`                  | the QP's state for its posters                                           |
 //! | `doorbell`                | the system calls of the data path                                        |
 //! | `device`, `driver`, `object` | control                                                               |
@@ -21,7 +21,6 @@
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll, and no call is dynamic.
 
-mod cq;
 mod cq_state;
 pub mod device;
 mod doorbell;
@@ -39,8 +38,7 @@ mod shared;
 pub mod testing;
 mod wqe;
 
-pub use cq::CompletionQueue;
-pub use cq_state::{Completion, CqShared, CqState};
+pub use cq_state::{Completion, CompletionQueue, CqShared, CqState};
 pub use device::Device;
 pub use doorbell::{ArmBell, FlushBell, KernelBell, SendBell};
 pub use driver::{Soft, ThreadDomain};

@@ -5,8 +5,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: destroys the kernel's objects, whose queues are not used meanwhile.
 
-use crate::cq::CompletionQueue;
-use crate::cq_state::{CqShared, CqState};
+use crate::cq_state::{CompletionQueue, CqShared, CqState};
 use crate::device::{Device, corrupt};
 use crate::driver::{Common, at_least};
 use crate::recv::RecvQueue;
@@ -81,7 +80,7 @@ impl<D: Device> CqObject for Cq<D> {
         };
         // Control calls on QPs wait during the resize: between the kernel's move and this one, they would remove
         // completions from the old ring.
-        match queue.resize(resize) {
+        match queue.replace(resize) {
             Some(result) => result?,
             None if queue.shared().is_forked() => {
                 return Err(Error::os(VERB, "cq of the parent process", Errno::ESTALE));

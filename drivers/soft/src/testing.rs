@@ -6,12 +6,15 @@
 pub mod suite;
 
 use crate::doorbell::{ArmBell, FlushBell, SendBell};
+use crate::format::Format;
+use crate::{CompletionQueue, CqState};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::Mapping;
-use uverbs_core::provider::{Head, Op, WrBuilder};
+use uverbs_core::provider::{Head, Op, PollError, WrBuilder};
+use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wr::SendFlags;
 
 /// The bytes of a mapping, in the role of the kernel, which can write any value.
@@ -58,6 +61,21 @@ impl Words {
     pub fn snapshot(&self) -> Vec<u8> {
         self.bytes(0, self.0.len() * 8)
     }
+}
+
+/// A completion queue on a ring.
+///
+/// # Errors
+/// [`PollError::Corrupt`] if the ring's contents make no sense.
+///
+/// # Panics
+/// If memory can't be allocated.
+pub fn completion_queue<F: Format, B: ArmBell>(
+    ring: F::CqRing,
+    bell: B,
+) -> Result<CompletionQueue<F, B>, PollError> {
+    let created = CompletionQueue::new(CqState::new(ring)?, ControlBarrier::register(), bell);
+    Ok(created.expect("a page of memory"))
 }
 
 /// A bell that counts, and fails on request.

@@ -448,7 +448,7 @@ impl Rig {
                 self.cq_bell(*bell, false)
             }
             Step::Event {} => {
-                self.cq_object.shared().count_event();
+                self.cq_object.notify().cq_event();
                 Ok(())
             }
             Step::Modify { state } => self.modify(QpState(*state)),

@@ -19,6 +19,7 @@ pub mod object;
 pub mod op;
 pub mod opcodes;
 pub mod parts;
+pub mod poller;
 pub mod raw;
 pub mod recv;
 pub mod send;
@@ -39,6 +40,7 @@ pub use op::Op;
 pub use parts::{
     CqParts, DctCreate, DmParts, QpCreate, QpParts, RssQpCreate, SrqCreate, SrqParts, WqCreate, WqParts,
 };
+pub use poller::{Poller, Source};
 pub use recv::{RecvBatch, RecvQueue};
 pub use send::{SendBatch, SendQueue, WrBuilder};
 pub use wire::{RemoteAddr, WireRemote, WireSge};

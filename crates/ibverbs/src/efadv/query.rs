@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn uverbs_efadv_query_cq(
 ) -> c_int {
     number(|| {
         let (open, cq) = of_object(cq)?;
-        let place = cq::of(open, &cq)?.shared().place();
+        let place = cq::of(open, &cq)?.place();
         let found = efadv_cq_attr {
             comp_mask: 0,
             buffer: ptr::with_exposed_provenance_mut(place.buffer),

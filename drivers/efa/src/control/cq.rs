@@ -3,10 +3,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses; those here contain none.
 
-use super::object::Cq;
+use super::object::{Cq, CqState as State};
 use super::{Efa, STATE};
 use crate::memory::CqRing;
-use crate::{CompletionQueue, CqState};
+use crate::{CompletionQueue, CqBell, CqState, QueuePlace};
 use std::sync::Arc;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
@@ -66,9 +66,10 @@ impl Efa {
         let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
         let handle = cq::create(&self.kernel, &attr.cqe(entries), channel, user_handle, uhw)?;
         let queue = self.map_cq(&handle, &resp, channel.is_some());
-        let (handle, queue) = or_destroy(handle, queue, CqHandle::destroy)?;
-        let cq = Cq(Kept::new(handle, Arc::clone(queue.shared())));
-        Ok(CqParts { cq, cqe: queue.cqe(), queue })
+        let (handle, (queue, place)) = or_destroy(handle, queue, CqHandle::destroy)?;
+        let events = queue.bell().as_ref().map(|bell| Arc::clone(bell.events()));
+        let state = State { shared: Arc::clone(queue.shared()), events, place };
+        Ok(CqParts { cq: Cq(Kept::new(handle, state)), cqe: queue.cqe(), queue })
     }
 
     /// Maps the rings and the doorbell.
@@ -77,19 +78,20 @@ impl Efa {
         handle: &CqHandle,
         resp: &efa_ibv_create_cq_resp,
         has_events: bool,
-    ) -> Result<CompletionQueue> {
+    ) -> Result<(CompletionQueue, QueuePlace)> {
         let bytes = usize::try_from(resp.q_mmap_size).unwrap_or(usize::MAX);
         let mapping = self.map(VERB, "ring", resp.q_mmap_key, bytes, Protection::Read)?;
         let ring = CqRing::new(mapping, handle.cqe(), self.limits.sub_cqs)
             .map_err(|e| Error::protocol(VERB, format!("rings of {} entries: {e}", handle.cqe())))?;
-        let doorbell = if resp.comp_mask & EFA_CREATE_CQ_RESP_DB_OFF != 0 {
-            Some(self.doorbell(VERB, resp.db_mmap_key, resp.db_off)?)
+        let bell = if resp.comp_mask & EFA_CREATE_CQ_RESP_DB_OFF != 0 {
+            Some(CqBell::new(self.doorbell(VERB, resp.db_mmap_key, resp.db_off)?))
         } else if has_events {
             return Err(Error::protocol(VERB, "a CQ with events and without a doorbell"));
         } else {
             None
         };
-        CompletionQueue::new(CqState::new(ring, self.qp_numbers), self.barrier, doorbell)
-            .map_err(|e| Error::no_memory(VERB, STATE, &e))
+        let place = QueuePlace::of_cq(&ring, bell.as_ref().map(|bell| &bell.doorbell));
+        let queue = CompletionQueue::new(CqState::new(ring, self.qp_numbers), self.barrier, bell);
+        Ok((queue.map_err(|e| Error::no_memory(VERB, STATE, &e))?, place))
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Numbers, of_number};
 use crate::shared::QpShared;
-use crate::{CompletionQueue, CqShared, QpPlaces};
+use crate::{CompletionQueue, CqShared, Events, QpPlaces, QueuePlace};
 use std::sync::Arc;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpState, QpType, transition};
 use uverbs_core::control::{CqEvents, CqHandle, QpHandle};
@@ -19,13 +19,28 @@ const VERB: &str = "modify_qp";
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct Cq(pub(super) Kept<CqHandle, Arc<CqShared>>);
+pub struct Cq(pub(super) Kept<CqHandle, CqState>);
+
+#[derive(Debug)]
+pub(super) struct CqState {
+    pub(super) shared: Arc<CqShared>,
+    /// `None` if it raises no events.
+    pub(super) events: Option<Arc<Events>>,
+    /// Where its rings are.
+    pub(super) place: QueuePlace,
+}
 
 impl Cq {
     /// The state that its poller and control calls share.
     #[must_use]
     pub fn shared(&self) -> &Arc<CqShared> {
-        &self.0
+        &self.0.shared
+    }
+
+    /// Where its rings are: one after the other.
+    #[must_use]
+    pub fn place(&self) -> &QueuePlace {
+        &self.0.place
     }
 }
 
@@ -39,16 +54,10 @@ impl Object for Cq {
 
     /// No poll is in progress when the kernel destroys the queue, and its engine rings no doorbell later.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        let destroyed = self.0.destroy(|shared, handle| {
-            shared.rings.destroyed(handle, CqHandle::destroy, |state| state.ended = true)
+        let destroyed = self.0.destroy(|CqState { shared, .. }, handle| {
+            shared.destroyed(handle, CqHandle::destroy, |state| state.ended = true)
         });
         destroyed.map_err(|(kept, error)| (Self(kept), error))
-    }
-}
-
-impl Notify for CqShared {
-    fn cq_event(&self) {
-        self.count_event();
     }
 }
 
@@ -56,7 +65,10 @@ impl CqObject for Cq {
     type Engine = CompletionQueue;
 
     fn notify(&self) -> Arc<dyn Notify> {
-        Arc::clone(self.shared()) as Arc<dyn Notify>
+        match &self.0.events {
+            Some(events) => Arc::clone(events) as Arc<dyn Notify>,
+            None => Arc::new(()),
+        }
     }
 }
 

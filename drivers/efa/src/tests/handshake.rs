@@ -267,7 +267,7 @@ fn control_calls_wait_for_claims_only() {
     }
     let shared = Arc::clone(rig.cq.shared());
     check_claims(&mut rig.cq, 2, || {
-        shared.rings.stopped(|_| ()).unwrap();
+        shared.stopped(|_| ()).unwrap();
     });
 }
 

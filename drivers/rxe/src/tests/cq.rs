@@ -128,7 +128,7 @@ fn a_resize_keeps_all_completions() {
         assert!(moved.produce(&bytes));
     }
     assert!(moved.produce(&wc_bytes(3, 0)));
-    q.replace_ring(bigger).unwrap();
+    q.replace(|state| state.replace_ring(bigger)).unwrap().unwrap();
     assert_eq!(q.cqe(), 15);
     let mut ids = Vec::new();
     q.poll_each(9, |c| ids.push(c.wr_id())).unwrap();

@@ -11,7 +11,7 @@ fn a_program_finds_the_queues_and_their_doorbells() {
     let stage = Stage::new(|state| state.registers = Some(page.clone()));
     let channel = comp_channel::create(stage.efa.kernel()).unwrap();
     let cq = stage.efa.create_cq(&CqInitAttr::new(100), Some(&channel), 0).unwrap();
-    let place = cq.cq.shared().place();
+    let place = cq.cq.place();
     assert_eq!((place.entry_size, place.num_entries, place.max_batch), (32, 128, 0));
     assert_eq!(place.doorbell, DoorbellPlace::Address(registers + 0x30));
 
@@ -37,7 +37,7 @@ fn a_program_finds_the_queues_and_their_doorbells() {
 fn a_queue_may_have_no_doorbell_in_memory() {
     let stage = Stage::new(|state| state.cq.comp_mask = 0);
     let cq = stage.cq();
-    assert_eq!(cq.cq.shared().place().doorbell, DoorbellPlace::None);
+    assert_eq!(cq.cq.place().doorbell, DoorbellPlace::None);
     let qp = stage.qp(&cq, &srd(1, 0)).unwrap();
     assert_eq!(qp.qp.places().recv.doorbell, DoorbellPlace::Call);
 }

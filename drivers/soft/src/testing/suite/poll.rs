@@ -3,8 +3,9 @@
 #![expect(missing_docs, reason = "each test has its name")]
 
 use super::Bench;
-use crate::CompletionQueue;
 use crate::format::{CqRing as _, Format};
+use crate::testing::completion_queue;
+use crate::{CompletionQueue, CqState};
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ struct Polls<B: Bench> {
 impl<B: Bench> Polls<B> {
     fn new(slots: u32) -> Self {
         let (ring, kernel) = B::cq_ring(slots);
-        Self { queue: CompletionQueue::new(ring, ()).unwrap(), kernel }
+        Self { queue: completion_queue(ring, ()).unwrap(), kernel }
     }
 
     /// Writes completions with these IDs, of the QPs with their numbers divided by 10.
@@ -166,12 +167,12 @@ pub fn a_qp_may_be_destroyed_during_a_poll<B: Bench>() {
 pub fn a_lost_ring_is_an_error_and_not_an_empty_queue<B: Bench>() {
     let mut t = Polls::<B>::new(4);
     t.complete(&[1]);
-    t.queue.lose_ring();
+    t.queue.replace(CqState::lose_ring).unwrap();
     assert_eq!(t.queue.poll_each(1, |_| ()), Err(PollError::Corrupt));
     assert_eq!(t.queue.start_poll(), Err(PollError::Corrupt));
     t.queue.shared().stopped(|state| state.remove(0, |_| panic!("a completion of a lost ring")));
     let (found, kernel) = B::cq_ring(8);
-    t.queue.replace_ring(found).unwrap();
+    t.queue.replace(|state| state.replace_ring(found)).unwrap().unwrap();
     let capacity = <B::Format as Format>::CqRing::capacity(&B::cq_ring(8).0);
     t.kernel = kernel;
     assert_eq!((t.queue.cqe(), t.ids(9)), (capacity, vec![]));
