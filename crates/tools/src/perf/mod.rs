@@ -66,7 +66,7 @@ impl device::Visitor for Visit {
             return here(&plan, &a, &b);
         }
         let patience = Patience::new(plan.patience());
-        let stream = match &plan.common.host {
+        let mut stream = match &plan.common.host {
             Some(host) => tcp::dial(host, plan.common.port, &patience)?,
             None => {
                 let listener = tcp::listen(plan.common.bind, plan.common.port)?;
@@ -77,7 +77,7 @@ impl device::Visitor for Visit {
             }
         };
         stream.set_nodelay()?;
-        dispatch(&plan, &a, stream, None, (patience, false), &mut crate::Output)
+        dispatch(&plan, &a, &mut stream, None, (patience, false), &mut crate::Output)
     }
 }
 
@@ -136,13 +136,13 @@ impl DriverVisitor for ByCm {
     fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
         let Self { plan, line, side } = self;
         let patience = Patience::new(plan.patience());
-        let exchange = exchange(&context, (&line, side), &patience)?;
+        let mut exchange = exchange(&context, (&line, side), &patience)?;
         match plan.common.ib_dev.clone().filter(|name| !plan.common.rdma_cm && *name != context.name()) {
             // The exchange and the test may have different devices.
             Some(name) => device::open(Some(&name), Elsewhere { plan, exchange }).flatten(),
             None => {
                 let out = &mut crate::Output;
-                dispatch(&plan, &context, exchange, Some(&line), (patience, false), out)
+                dispatch(&plan, &context, &mut exchange, Some(&line), (patience, false), out)
             }
         }
     }
@@ -162,10 +162,9 @@ impl<D: Driver> device::Visitor for Elsewhere<D> {
         // The line connects only with --rdma_cm.
         let line = Line::Serve(Vec::new());
         let patience = Patience::new(plan.patience());
-        // One type of streams for all drivers.
-        let mut exchange: Box<dyn Channel> = Box::new(exchange);
+        let mut exchange = exchange;
         let out = &mut crate::Output;
-        dispatch(&plan, &context, &mut *exchange, Some(&line), (patience, false), out)
+        dispatch(&plan, &context, &mut exchange, Some(&line), (patience, false), out)
     }
 }
 
@@ -197,8 +196,8 @@ fn here_by_cm(plan: &Plan) -> Result<()> {
     let end = |plan: &Plan, hca: &Hca, line: &Line, patience: Patience, out: &mut dyn Write| {
         let context = Context::<Mlx5>::from_kernel(hca.open())?;
         let side = line.side(PortSpace::Tcp, None, patience.left("a connection")?)?;
-        let exchange = exchange(&context, (line, side), &patience)?;
-        dispatch(plan, &context, exchange, Some(line), (patience, true), out)
+        let mut exchange = exchange(&context, (line, side), &patience)?;
+        dispatch(plan, &context, &mut exchange, Some(line), (patience, true), out)
     };
     both(
         plan,
@@ -209,11 +208,11 @@ fn here_by_cm(plan: &Plan) -> Result<()> {
 
 /// Both ends in this process.
 fn here<D: Driver>(plan: &Plan, a: &Context<D>, b: &Context<D>) -> Result<()> {
-    let (one, other) = UnixStream::pair()?;
+    let (mut one, mut other) = UnixStream::pair()?;
     both(
         plan,
-        |plan, patience, out| dispatch(plan, b, other, None, (patience, true), out),
-        |plan, patience, out| dispatch(plan, a, one, None, (patience, true), out),
+        |plan, patience, out| dispatch(plan, b, &mut other, None, (patience, true), out),
+        |plan, patience, out| dispatch(plan, a, &mut one, None, (patience, true), out),
     )
 }
 
@@ -250,7 +249,7 @@ fn both(
 fn dispatch<D: Driver>(
     plan: &Plan,
     context: &Context<D>,
-    stream: impl Channel,
+    stream: &mut dyn Channel,
     line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,

@@ -27,7 +27,8 @@ const CACHE_LINE: u32 = 64;
 pub(super) fn run<D: Driver, T: Carrier<D>>(
     plan: &Plan,
     context: &Context<D>,
-    stream: impl Channel,
+    // One type for all streams: the code below is compiled for each driver and transport.
+    stream: &mut dyn Channel,
     line: Option<&Line>,
     wait: (Patience, bool),
     out: &mut dyn Write,

@@ -194,8 +194,8 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         // Several packets, except on UD, and lengths that are not multiples of a word.
         let long = if T::QP_TYPE == QpType::Ud { 771 } else { 5003 };
         match opcode {
-            Opcode::Send => self.sends(|_| Op::Send, &[0, 1, long]),
-            Opcode::SendImm => self.sends(|_| Op::SendImm(0x1234_5678), &[0, 1, long]),
+            Opcode::Send => self.sends(&|_| Op::Send, &[0, 1, long]),
+            Opcode::SendImm => self.sends(&|_| Op::SendImm(0x1234_5678), &[0, 1, long]),
             Opcode::SendInv => self.send_inv(),
             Opcode::Write => self.writes(None, &[1, long]),
             Opcode::WriteImm => self.writes(Some(0xfeed_f00d), &[1, long]),
@@ -212,15 +212,15 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     }
 
     /// Sends of these lengths from two entries, and inline.
-    fn sends(&mut self, op: impl Fn(u64) -> Op<'static>, lens: &[usize]) -> Result<()> {
+    fn sends(&mut self, op: &dyn Fn(u64) -> Op<'static>, lens: &[usize]) -> Result<()> {
         for len in lens {
-            self.send(&op, *len, false)?;
+            self.send(op, *len, false)?;
         }
         let inline = self.ends.a.max_inline.min(32);
-        self.send(&op, inline, true)
+        self.send(op, inline, true)
     }
 
-    fn send(&mut self, op: &impl Fn(u64) -> Op<'static>, len: usize, inline: bool) -> Result<()> {
+    fn send(&mut self, op: &dyn Fn(u64) -> Op<'static>, len: usize, inline: bool) -> Result<()> {
         let (turn, face) = (self.turn(), self.face);
         let grh = if T::QP_TYPE == QpType::Ud { 40 } else { 0 };
         let data = pattern(turn, len);
@@ -346,7 +346,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     /// One atomic: the returned value, and the memory after it.
     fn atomic(
         &mut self,
-        op: impl Fn(RemoteAddr) -> Op<'static>,
+        op: &dyn Fn(RemoteAddr) -> Op<'static>,
         opcode: WcOpcode,
         before: u64,
         after: u64,
@@ -368,14 +368,14 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
 
     fn compare_swap(&mut self) -> Result<()> {
         const X: u64 = 0x0123_4567_89ab_cdef;
-        self.atomic(|r| Op::CmpSwp(r, X, !X), WcOpcode::COMP_SWAP, X, !X)?;
-        self.atomic(|r| Op::CmpSwp(r, X, 5), WcOpcode::COMP_SWAP, !X, !X)
+        self.atomic(&|r| Op::CmpSwp(r, X, !X), WcOpcode::COMP_SWAP, X, !X)?;
+        self.atomic(&|r| Op::CmpSwp(r, X, 5), WcOpcode::COMP_SWAP, !X, !X)
     }
 
     fn fetch_add(&mut self) -> Result<()> {
         const X: u64 = 0x0123_4567_89ab_cdef;
-        self.atomic(|r| Op::FetchAdd(r, 3), WcOpcode::FETCH_ADD, X, X + 3)?;
-        self.atomic(|r| Op::FetchAdd(r, u64::MAX), WcOpcode::FETCH_ADD, X, X - 1)
+        self.atomic(&|r| Op::FetchAdd(r, 3), WcOpcode::FETCH_ADD, X, X + 3)?;
+        self.atomic(&|r| Op::FetchAdd(r, u64::MAX), WcOpcode::FETCH_ADD, X, X - 1)
     }
 
     /// A window of A, bound by A.
