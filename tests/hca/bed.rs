@@ -47,7 +47,7 @@ pub(crate) fn install() {
 pub(crate) struct Hca;
 
 /// A bed of two devices.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Two {
     /// The fabric of both, or one of each.
     fabrics: Vec<Fabric>,
@@ -154,17 +154,20 @@ impl Bed<Mlx5> for Two {
     }
 }
 
+/// A test of this driver. The functions that run one are compiled once for all.
+type Run<'a> = &'a dyn Fn(&Lab<Mlx5>) -> Outcome;
+
 /// Runs a test on a bed, and checks that it left nothing open.
-fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
-    let hcas = bed.hcas.clone();
-    let result = without_open_files(|| {
-        let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
-        test.run(&lab)
+fn on_bed(bed: &Two, test: Run<'_>) -> Outcome {
+    let hcas = &bed.hcas;
+    let result = without_open_files(&|| {
+        let lab = Lab::new(bed.open(End::A)?, Box::new(bed.clone()))?;
+        test(&lab)
     });
     // The violations may explain the failure.
     result
         .with_context(|| format!("{:?}", hcas.iter().flat_map(|hca| hca.violations()).collect::<Vec<_>>()))?;
-    for hca in &hcas {
+    for hca in hcas {
         let objects = hca.objects();
         ensure!(objects.is_empty(), "{}: objects were not destroyed: {objects:?}", hca.name());
         let mistakes: Vec<_> = hca.violations().iter().map(Violation::to_string).collect();
@@ -174,7 +177,7 @@ fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
 }
 
 /// Runs a test on a fabric with a virtual clock.
-fn virtual_time(link: Link, test: impl LabTest) -> Outcome {
+fn virtual_time(link: Link, test: Run<'_>) -> Outcome {
     /// Removes the fabric at the end of the test.
     struct Used;
     impl Drop for Used {
@@ -185,12 +188,12 @@ fn virtual_time(link: Link, test: impl LabTest) -> Outcome {
     let fabric = Fabric::deterministic(1);
     *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(fabric.clone());
     let _used = Used;
-    on_bed(Two::new(fabric, link), test)
+    on_bed(&Two::new(fabric, link), test)
 }
 
 impl TestBed for Hca {
     fn run(test: impl LabTest) -> Outcome {
-        virtual_time(Link::Ethernet, test)
+        virtual_time(Link::Ethernet, &|lab| test.clone().run(lab))
     }
 }
 
@@ -198,7 +201,7 @@ impl TestBed for InfiniBand {
     const PREFIX: &'static str = "ib::";
 
     fn run(test: impl LabTest) -> Outcome {
-        virtual_time(Link::InfiniBand, test)
+        virtual_time(Link::InfiniBand, &|lab| test.clone().run(lab))
     }
 }
 
@@ -210,7 +213,7 @@ impl TestBed for RealTime {
     const PREFIX: &'static str = "real_time::";
 
     fn run(test: impl LabTest) -> Outcome {
-        on_bed(Two::new(Fabric::new(1), Link::Ethernet), test)
+        on_bed(&Two::new(Fabric::new(1), Link::Ethernet), &|lab| test.clone().run(lab))
     }
 }
 
@@ -222,14 +225,17 @@ impl TestBed for Udp {
     const PREFIX: &'static str = "udp::";
 
     fn run(test: impl LabTest) -> Outcome {
-        let bed = Two::by_udp()?;
-        let hcas = bed.hcas.clone();
-        on_bed(bed, test)?;
-        for hca in &hcas {
-            let stat = hca.udp_stat().context("its port has a socket")?;
-            let UdpStat { damaged, malformed, lost, unsendable, .. } = stat;
-            ensure!((damaged, malformed, lost, unsendable) == (0, 0, 0, 0), "{stat:?}");
-        }
-        Ok(())
+        by_udp(&|lab| test.clone().run(lab))
     }
+}
+
+fn by_udp(test: Run<'_>) -> Outcome {
+    let bed = Two::by_udp()?;
+    on_bed(&bed, test)?;
+    for hca in &bed.hcas {
+        let stat = hca.udp_stat().context("its port has a socket")?;
+        let UdpStat { damaged, malformed, lost, unsendable, .. } = stat;
+        ensure!((damaged, malformed, lost, unsendable) == (0, 0, 0, 0), "{stat:?}");
+    }
+    Ok(())
 }

@@ -199,7 +199,7 @@ fn violations(answer: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Runs a test, and checks that the software NICs recorded no violation.
-pub(crate) fn without_violations(env: &LabEnv, test: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn without_violations(env: &LabEnv, test: &dyn Fn() -> Result<()>) -> Result<()> {
     if !env.is_beside() {
         return test();
     }

@@ -10,6 +10,7 @@ use crate::child::open_files;
 use crate::env::{End, LabEnv};
 use crate::lab::{Lab, find};
 use anyhow::{Context as _, ensure};
+use core::fmt;
 use core::time::Duration;
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 use std::process::{self, Stdio};
@@ -22,42 +23,54 @@ use uverbs::{Context, Driver, DriverVisitor, open_with};
 pub type Outcome = anyhow::Result<()>;
 
 /// A test, for any driver.
-pub trait LabTest: Send + 'static {
+pub trait LabTest: Clone + Send + 'static {
     /// Runs it.
     fn run<D: Driver>(self, lab: &Lab<D>) -> Outcome;
 }
 
 /// A test with its name.
-#[derive(Debug)]
+///
+/// There are hundreds of tests, so all that is not different in each is compiled once: the code of a test is behind `dyn` from here on.
 pub struct Test {
-    trial: Trial,
+    name: String,
+    limit: Duration,
+    run: Box<dyn Fn() -> Outcome + Send>,
 }
 
 impl Test {
     /// A test that gets the lab of a bed.
-    pub fn new<P: TestBed>(name: &str, test: impl LabTest + Copy) -> Self {
-        let name = format!("{}{name}", P::PREFIX);
-        let label = name.clone();
-        Self { trial: Trial::test(name, move || limited(&label, test_limit(), || P::run(test))) }
+    pub fn new<P: TestBed>(name: &str, test: impl LabTest) -> Self {
+        Self {
+            name: [P::PREFIX, name].concat(),
+            limit: test_limit(),
+            run: Box::new(move || P::run(test.clone())),
+        }
     }
 
     /// A test that runs programs only.
     pub fn without_devices(name: &str, test: impl Fn(&LabEnv) -> Outcome + Send + 'static) -> Self {
-        let label = name.to_owned();
-        let test = move || test(&LabEnv::get().context(NEEDS_VM)?);
-        Self { trial: Trial::test(name, move || limited(&label, TEST_LIMIT, test)) }
+        Self::long(name, TEST_LIMIT, move || test(&LabEnv::get().context(NEEDS_VM)?))
     }
 
     /// A test that creates its own devices, and may take longer than others.
     pub fn long(name: &str, limit: Duration, test: impl Fn() -> Outcome + Send + 'static) -> Self {
-        let label = name.to_owned();
-        Self { trial: Trial::test(name, move || limited(&label, limit, test)) }
+        Self { name: name.to_owned(), limit, run: Box::new(test) }
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.trial.name()
+        &self.name
+    }
+
+    fn trial(self) -> Trial {
+        Trial::test(self.name.clone(), move || limited(&self.name, self.limit, &self.run))
+    }
+}
+
+impl fmt::Debug for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Test").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -85,7 +98,7 @@ fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Notes something about the running test.
-pub fn note(text: impl core::fmt::Display) {
+pub fn note(text: impl fmt::Display) {
     let name = running().as_ref().map_or_else(String::new, |(name, ..)| name.clone());
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {text}"));
 }
@@ -97,16 +110,16 @@ fn retries() -> u32 {
 }
 
 /// Runs a test, and repeats it after a failure if that is allowed.
-fn limited(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Result<(), Failed> {
+fn limited(name: &str, limit: Duration, test: &dyn Fn() -> Outcome) -> Result<(), Failed> {
     for _ in 0..retries() {
-        let Err(e) = watched(name, limit, &test) else { return Ok(()) };
+        let Err(e) = watched(name, limit, test) else { return Ok(()) };
         note(format_args!("{name} failed and is run again: {e:#}"));
     }
-    watched(name, limit, &test).map_err(|e| Failed::from(format!("{e:#}")))
+    watched(name, limit, test).map_err(|e| Failed::from(format!("{e:#}")))
 }
 
 /// Runs a test under the watchdog.
-fn watched(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Outcome {
+fn watched(name: &str, limit: Duration, test: &dyn Fn() -> Outcome) -> Outcome {
     /// Reports the end of the test to the watchdog, also after a panic.
     struct Ended;
     impl Drop for Ended {
@@ -152,15 +165,17 @@ impl TestBed for Vm {
             }
         }
         let env = LabEnv::get().context(NEEDS_VM)?;
-        without_open_files(|| {
+        without_open_files(&|| {
             let info = find(env.dev(End::A))?;
-            without_violations(&env.clone(), || open_with(&info, Visit(test, env)).context("open A")?)
+            without_violations(&env, &|| {
+                open_with(&info, Visit(test.clone(), env.clone())).context("open A")?
+            })
         })
     }
 }
 
 /// Runs a test, and checks that it left no file open.
-pub fn without_open_files(test: impl FnOnce() -> Outcome) -> Outcome {
+pub fn without_open_files(test: &dyn Fn() -> Outcome) -> Outcome {
     let before = open_files()?;
     test()?;
     let after = open_files()?;
@@ -186,7 +201,7 @@ pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
         watchdog();
     }
     let tests = selected(tests, &args, &filters);
-    conclude(&args, tests.map(|t| t.trial.with_ignored_flag(!enabled)).collect())
+    conclude(&args, tests.map(|t| t.trial().with_ignored_flag(!enabled)).collect())
 }
 
 /// Runs the tests that the command line selects, each in a process of its own, and `RUST_TEST_THREADS` at a time. They share no device,
@@ -198,10 +213,7 @@ pub fn run_apart(tests: Vec<Test>) -> Conclusion {
     if args.exact || args.list || args.test_threads == Some(1) {
         return run(tests, true);
     }
-    let apart = |test: Test| {
-        let name = test.trial.name().to_owned();
-        Trial::test(name.clone(), move || in_process(&name))
-    };
+    let apart = |test: Test| Trial::test(test.name.clone(), move || in_process(&test.name));
     let trials = selected(tests, &args, &filters).map(apart).collect();
     conclude(&args, trials)
 }
@@ -226,7 +238,7 @@ fn in_process(name: &str) -> Result<(), Failed> {
 /// The tests that the command line selects.
 fn selected(tests: Vec<Test>, args: &Arguments, filters: &[String]) -> impl Iterator<Item = Test> {
     let wanted = move |t: &Test| {
-        let name = t.trial.name();
+        let name = t.name();
         filters.is_empty()
             || filters.iter().any(|f| if args.exact { name == f } else { name.contains(f.as_str()) })
     };
