@@ -32,6 +32,17 @@ pub enum Generation {
     Fifth,
 }
 
+impl Generation {
+    /// All of them, in order.
+    pub const ALL: [Self; 5] = [Self::First, Self::Second, Self::Third, Self::Fourth, Self::Fifth];
+
+    /// The generation with this number; the first one is 1.
+    #[must_use]
+    pub fn of_number(number: usize) -> Option<Self> {
+        Self::ALL.get(number.checked_sub(1)?).copied()
+    }
+}
+
 /// The properties and limits of a device. All numbers of objects are limited by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {

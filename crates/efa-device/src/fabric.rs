@@ -113,7 +113,7 @@ impl Default for EfaDevice {
     }
 }
 
-device_methods!(EfaDevice, State, Fabric, Violation, Stat);
+device_methods!(EfaDevice, Device, State, Fabric, Violation, Stat);
 
 impl EfaDevice {
     /// One device, `efa_0`, as the only one on its fabric, in real time. It can send to itself.

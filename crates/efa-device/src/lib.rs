@@ -28,6 +28,7 @@ mod fabric;
 pub mod function;
 mod kernel;
 mod packet;
+mod software;
 #[cfg(test)]
 mod tests;
 mod violation;

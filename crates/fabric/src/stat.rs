@@ -69,6 +69,21 @@ impl<K: QpKind> fmt::Display for Stat<K> {
 }
 
 impl<K: QpKind> Stat<K> {
+    /// With the type of each QP as its number in `enum ib_qp_type`, which devices of all models have.
+    #[must_use]
+    pub fn by_ib_type(self) -> Stat<u8> {
+        let Self { up, sent, received, repairs, qps } = self;
+        let qp = |QpStat { qpn, kind, state, remote, sq_psn, rq_psn }: QpStat<K>| QpStat {
+            qpn,
+            kind: kind.ib_type(),
+            state,
+            remote,
+            sq_psn,
+            rq_psn,
+        };
+        Stat { up, sent, received, repairs, qps: qps.into_iter().map(qp).collect() }
+    }
+
     /// Reads what `Display` writes; `None` for another text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

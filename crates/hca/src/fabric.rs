@@ -199,7 +199,7 @@ impl Default for Hca {
     }
 }
 
-device_methods!(Hca, State, Fabric, Violation, Stat);
+device_methods!(Hca, Device, State, Fabric, Violation, Stat);
 
 impl Hca {
     /// Entries of the completion queue with this number that were written and not consumed. `None` if there is no such queue.

@@ -49,6 +49,7 @@ pub mod front;
 mod kernel;
 pub mod prm;
 mod roce;
+mod software;
 mod violation;
 
 pub use config::{InlineMode, Link};

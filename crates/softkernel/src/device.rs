@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The methods that each software device has for its user.
 
-/// Implements the methods of a software device for its user: a struct with the fields `plugged`, a
+/// Implements the methods of a software device for its user, and [`Handle`](crate::Handle): a struct with the fields `plugged`, a
 /// [`PluggedOf`](crate::PluggedOf) the driver, and `name`.
 #[macro_export]
 macro_rules! device_methods {
-    ($device:ident, $driver:ty, $fabric:ty, $violation:ty, $stat:ty) => {
+    ($device:ident, $model:ty, $driver:ty, $fabric:ty, $violation:ty, $stat:ty) => {
         impl $device {
             /// Opens a new context and returns its kernel port. It corresponds to an open device file: when it is dropped,
             /// all objects of the context are destroyed.
@@ -123,6 +123,41 @@ macro_rules! device_methods {
             /// remains until a send fails or the peer disconnects, and a step that waits for an answer times out.
             pub fn kill(&self) {
                 $crate::kill::<$driver>(&self.plugged);
+            }
+        }
+
+        impl $crate::Handle for $device {
+            type Model = $model;
+            const DRIVER_ID: u32 = <$driver as $crate::Driver>::ID;
+
+            fn name(&self) -> &str {
+                &self.name
+            }
+
+            fn fabric(&self) -> &$fabric {
+                self.plugged.fabric()
+            }
+
+            fn open(&self) -> ::std::sync::Arc<dyn ::uverbs_core::kernel::Kernel> {
+                $device::open(self)
+            }
+
+            fn is_scripted(&self) -> bool {
+                $device::is_scripted(self)
+            }
+
+            fn script_post(&self, verb: &str, queue: u32) -> Option<::uverbs_core::Errno> {
+                $device::script_post(self, verb, queue)
+            }
+
+            fn stat(&self) -> $stat {
+                self.plugged.stat()
+            }
+
+            fn connection_manager(
+                &self,
+            ) -> ::uverbs_core::Result<::std::sync::Arc<dyn ::uverbs_core::kernel::CmPort>> {
+                <$driver as $crate::Driver>::connection_manager(&self.plugged)
             }
         }
     };

@@ -15,6 +15,7 @@
 //! | [`Call`] | a command that is executed: dispatch, objects of its context |
 //! | [`Opened`] | a context, as the kernel port that drivers use |
 //! | [`device_methods!`] | the methods that each software device has for its user |
+//! | [`software`] | what programs need of a device of any model |
 //! | [`commands`] | what no driver differs in, of some commands |
 //! | [`script`] | the names of verbs, for faults by script |
 //! | [`program_memory`] | memory that a command makes available to a device |
@@ -31,6 +32,7 @@ mod object;
 mod opened;
 pub mod program_memory;
 pub mod script;
+pub mod software;
 pub mod tables;
 
 pub use call::{Call, Key};
@@ -38,4 +40,5 @@ pub use driver::{DataOf, Driver, Entered, PluggedOf, PortOf, kill, ring, unplug}
 pub use handles::{Context, Entry, Reported};
 pub use object::{Kind, Object};
 pub use opened::Opened;
+pub use software::{Handle, Software};
 pub use tables::Tables;

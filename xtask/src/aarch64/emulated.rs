@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// The packages whose tests run: core, drivers, the typed API, the models, and what they consist of.
-pub(super) const PACKAGES: [&str; 14] = [
+pub(super) const PACKAGES: [&str; 15] = [
     "uverbs-uapi",
     "uverbs-core",
     "uverbs-efa-hw",
@@ -28,6 +28,7 @@ pub(super) const PACKAGES: [&str; 14] = [
     "uverbs-softkernel",
     "uverbs-efa-device",
     "uverbs-hca",
+    "uverbs-software",
     "uverbs",
 ];
 

@@ -37,13 +37,8 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let generation = match cli.generation {
-        1 => Generation::First,
-        2 => Generation::Second,
-        3 => Generation::Third,
-        4 => Generation::Fourth,
-        _ => Generation::Fifth,
-    };
+    // The option's range is that of the numbers.
+    let generation = Generation::of_number(cli.generation.into()).unwrap_or_default();
     uverbs_vfio::main::<PciFunction>("uverbs-efa", "efa", &cli.options, |fabric, name| {
         let device = fabric.device(name).generation(generation).max_tx_batch(cli.max_tx_batch);
         Ok(PciFunction::new(device)?)
