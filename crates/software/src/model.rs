@@ -77,6 +77,12 @@ impl Model {
         self.driver_id
     }
 
+    /// Whether its devices have IP addresses: then their hosts have a connection manager, and a device can have an address of this host.
+    #[must_use]
+    pub fn has_ip(self) -> bool {
+        self.has_ip
+    }
+
     /// The environment variable of an option: `UVERBS_HCA_FABRIC` for `FABRIC`.
     #[must_use]
     pub fn variable(self, option: &str) -> String {

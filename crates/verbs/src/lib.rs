@@ -42,7 +42,7 @@
 //! # Features
 //! One for each driver, all on by default: `mlx5`, `efa`, `rxe`, `siw`. [`AnyDriver`] and [`open()`] select one of those that the build has.
 //! `hca`: the software NIC of `uverbs-hca` as `uverbs::hca`, for tests and for programs that must run without a NIC. `efa-device`:
-//! the software EFA of `uverbs-efa-device` as `uverbs::efa_device`. `counters`:
+//! the software EFA of `uverbs-efa-device` as `uverbs::efa_device`; with any of them `uverbs::software`, software devices behind one type. `counters`:
 //! counters (`QpCounters`) of posts and completions, `metrics`: their values for the facade of this name, `tracing`: events.
 //!
 //! # What is `unsafe`
@@ -169,10 +169,8 @@ pub use uverbs_core::sync::{Exclusive, LockError, Shared};
 pub use uverbs_core::wc::{self, Fault, WcError, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, LockedSizes, Result};
-#[cfg(feature = "efa-device")]
-pub use uverbs_efa_device as efa_device;
-#[cfg(feature = "hca")]
-pub use uverbs_hca as hca;
+#[cfg(feature = "software")]
+pub use uverbs_software as software;
 
 /// The crates of the drivers.
 macro_rules! reexport {
@@ -182,6 +180,18 @@ macro_rules! reexport {
     };
 }
 uverbs_core::drivers!(reexport());
+
+/// The crates of the software devices.
+#[cfg(feature = "software")]
+macro_rules! reexport_models {
+    (() $([$device:ident $feature:literal $module:ident $krate:ident])*) => {
+        $(#[cfg(feature = $feature)]
+        #[doc(no_inline)]
+        pub use uverbs_software::$module;)*
+    };
+}
+#[cfg(feature = "software")]
+uverbs_software::models!(reexport_models());
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -34,57 +34,55 @@ pub trait DriverVisitor {
 /// [`Error::Invalid`] if no device has the name: the error lists the names. [`Error::Unsupported`] if no driver of this build is for
 /// the device. Otherwise the error of open(2), such as `EACCES`.
 pub fn open(device: impl OpenBy) -> Result<Context> {
-    device.open()
+    Context::from_kernel(device.kernel()?)
 }
 
 /// What [`open`] takes: `&str`, `&String`, `&DeviceInfo`, or `Arc<dyn Kernel>`.
 pub trait OpenBy: sealed::OpenBy {}
 
 mod sealed {
-    use super::{Context, Result};
+    use super::{Kernel, Result};
+    use std::sync::Arc;
 
     pub trait OpenBy {
-        fn open(self) -> Result<Context>;
+        /// The port to the device's kernel.
+        fn kernel(self) -> Result<Arc<dyn Kernel>>;
     }
 }
 
 impl OpenBy for &DeviceInfo {}
 impl sealed::OpenBy for &DeviceInfo {
-    fn open(self) -> Result<Context> {
-        Context::open(self)
+    fn kernel(self) -> Result<Arc<dyn Kernel>> {
+        Ok(Arc::new(UverbsFd::open(self, DRIVER_IDS)?))
     }
 }
 
 impl OpenBy for Arc<dyn Kernel> {}
 impl sealed::OpenBy for Arc<dyn Kernel> {
-    fn open(self) -> Result<Context> {
-        Context::from_kernel(self)
+    fn kernel(self) -> Result<Arc<dyn Kernel>> {
+        Ok(self)
     }
 }
 
 impl OpenBy for &String {}
 impl sealed::OpenBy for &String {
-    fn open(self) -> Result<Context> {
-        self.as_str().open()
+    fn kernel(self) -> Result<Arc<dyn Kernel>> {
+        self.as_str().kernel()
     }
 }
 
 impl OpenBy for &str {}
 impl sealed::OpenBy for &str {
-    fn open(self) -> Result<Context> {
+    fn kernel(self) -> Result<Arc<dyn Kernel>> {
         // A machine without RDMA has no list of devices, but it may have software NICs.
         let found = devices();
         let named = |devices: &Vec<DeviceInfo>| devices.iter().find(|device| device.name == self).cloned();
         if let Some(device) = found.as_ref().ok().and_then(named) {
-            return Context::open(&device);
+            return sealed::OpenBy::kernel(&device);
         }
-        #[cfg(feature = "hca")]
-        if let Some(hca) = software::device(self) {
-            return Context::from_kernel(hca.open());
-        }
-        #[cfg(feature = "efa-device")]
-        if let Some(efa) = software_efa::device(self) {
-            return Context::from_kernel(efa.open());
+        #[cfg(feature = "software")]
+        if let Some(device) = uverbs_software::named(self) {
+            return Ok(device.open());
         }
         let names: Vec<String> = found?.into_iter().map(|device| device.name).collect();
         let names = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
@@ -96,87 +94,38 @@ impl sealed::OpenBy for &str {
     }
 }
 
-/// Software devices that are opened by name.
-#[cfg(any(feature = "hca", feature = "efa-device"))]
-mod named {
-    use std::collections::BTreeMap;
-    use std::sync::{Mutex, PoisonError};
-
-    /// The most devices of a kind that a program can name.
-    const MAX: usize = 16;
-
-    /// The devices of a kind, by their numbers.
-    pub(super) struct Named<T>(Mutex<BTreeMap<usize, T>>);
-
-    impl<T: Clone> Named<T> {
-        pub(super) const fn new() -> Self {
-            Self(Mutex::new(BTreeMap::new()))
-        }
-
-        /// Those that were opened.
-        pub(super) fn opened(&self) -> Vec<T> {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-        }
-
-        /// The device with this name, which consists of the prefix and a number; `None` if it is not the name of one.
-        pub(super) fn device(&self, prefix: &str, name: &str, build: impl FnOnce() -> T) -> Option<T> {
-            let number: usize = name.strip_prefix(prefix)?.parse().ok()?;
-            if number >= MAX || name != format!("{prefix}{number}") {
-                return None;
-            }
-            let mut devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(devices.entry(number).or_insert_with(build).clone())
-        }
-    }
-}
-
-/// The software NICs that are opened by name.
-#[cfg(feature = "hca")]
-pub(crate) mod software {
-    use super::named::Named;
-    use std::sync::LazyLock;
-    use uverbs_hca::{Fabric, Hca};
-
-    static DEVICES: Named<Hca> = Named::new();
-    static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::new(u64::from(std::process::id())));
-
-    /// Those that were opened.
-    pub(crate) fn opened() -> Vec<Hca> {
-        DEVICES.opened()
-    }
-
-    pub(super) fn device(name: &str) -> Option<Hca> {
-        DEVICES.device("hca", name, || FABRIC.device(name).build())
-    }
-}
-
-/// The software EFAs that are opened by name.
-#[cfg(feature = "efa-device")]
-pub(crate) mod software_efa {
-    use super::named::Named;
-    use std::sync::LazyLock;
-    use uverbs_efa_device::{EfaDevice, Fabric};
-
-    static DEVICES: Named<EfaDevice> = Named::new();
-    static FABRIC: LazyLock<Fabric> = LazyLock::new(|| Fabric::new(u64::from(std::process::id())));
-
-    /// Those that were opened.
-    pub(crate) fn opened() -> Vec<EfaDevice> {
-        DEVICES.opened()
-    }
-
-    pub(super) fn device(name: &str) -> Option<EfaDevice> {
-        DEVICES.device("efa", name, || FABRIC.device(name).build())
-    }
-}
-
-/// Opens a device with its driver and calls `visitor` with the context.
+/// Opens a device, given as for [`open`], with its driver and calls `visitor` with the context.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if no driver of this build is for the device; otherwise the error of open(2), such as
-/// `EACCES`.
-pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V::Out> {
-    let fd: Arc<dyn Kernel> = Arc::new(UverbsFd::open(device, DRIVER_IDS)?);
+/// [`Error::Unsupported`] if no driver of this build is for the device; otherwise those of [`open`].
+pub fn open_with<V: DriverVisitor>(device: impl OpenBy, visitor: V) -> Result<V::Out> {
+    let kernel = device.kernel()?;
     let _ = &visitor;
-    for_id!("open_device", fd.driver_id(), D => Ok(visitor.visit(Context::<D>::from_kernel(fd)?)))
+    for_id!("open_device", kernel.driver_id(), D => Ok(visitor.visit(Context::<D>::from_kernel(kernel)?)))
+}
+
+#[cfg(all(test, feature = "hca"))]
+mod tests {
+    use super::*;
+
+    struct Name;
+    impl DriverVisitor for Name {
+        type Out = (&'static str, String);
+        fn visit<D: Driver>(self, context: Context<D>) -> Self::Out {
+            (D::NAME, context.name().to_owned())
+        }
+    }
+
+    #[test]
+    fn a_visitor_gets_the_driver_of_whatever_names_the_device() {
+        assert_eq!(open_with("hca6", Name).unwrap(), ("mlx5", "hca6".to_owned()));
+        let kernel = uverbs_hca::Hca::new().open();
+        assert_eq!(open_with(kernel, Name).unwrap(), ("mlx5", "hca0".to_owned()));
+        #[cfg(feature = "efa-device")]
+        assert_eq!(open_with(&"efa6".to_owned(), Name).unwrap(), ("efa", "efa6".to_owned()));
+        for nobody in ["hca16", "hca06", "hca", "nobody"] {
+            let error = open_with(nobody, Name).unwrap_err();
+            assert!(!error.is_unsupported() && error.to_string().contains(nobody), "{error}");
+        }
+    }
 }

@@ -204,7 +204,7 @@ mod tests {
         let pool = pd.pool(32, 64).unwrap();
         let take = || {
             let mut sample = Sample::empty();
-            sample.add_hca(&hca);
+            sample.add_software(&hca);
             sample
         };
         let mut before = take();

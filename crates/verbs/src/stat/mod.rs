@@ -15,7 +15,7 @@
 //! let hca = uverbs::hca::Hca::new();
 //! let take = || {
 //!     let mut sample = Sample::take(&uverbs::devices().unwrap_or_default());
-//!     sample.add_hca(&hca);
+//!     sample.add_software(&hca);
 //!     sample
 //! };
 //! let before = take();
@@ -35,7 +35,7 @@
 
 mod netlink;
 mod rates;
-#[cfg(any(feature = "hca", feature = "efa-device"))]
+#[cfg(feature = "software")]
 mod software;
 mod sysfs;
 

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
-use uverbs_fabric::{QpKind, QpStat, Stat};
+use uverbs_software::{Device, MODELS, QpStat, Stat, opened};
 
 /// The time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -18,24 +18,15 @@ const MAX_ANSWER: u64 = 16 << 20;
 const MAX_DEVICES: usize = 256;
 
 impl Sample {
-    /// Adds a software NIC of this process.
-    #[cfg(feature = "hca")]
-    pub fn add_hca(&mut self, hca: &uverbs_hca::Hca) {
-        self.devices.push(device(hca.name(), &hca.stat()));
-    }
-
-    /// Adds a software EFA of this process.
-    #[cfg(feature = "efa-device")]
-    pub fn add_efa(&mut self, efa: &uverbs_efa_device::EfaDevice) {
-        self.devices.push(device(efa.name(), &efa.stat()));
+    /// Adds a software device of this process.
+    pub fn add_software(&mut self, device: impl Into<Device>) {
+        let device = device.into();
+        self.devices.push(sample(device.name(), &device.stat()));
     }
 
     /// Adds the software devices that this process has opened by name (`uverbs::open("hca0")`).
     pub fn add_opened(&mut self) {
-        #[cfg(feature = "hca")]
-        crate::open::software::opened().iter().for_each(|hca| self.add_hca(hca));
-        #[cfg(feature = "efa-device")]
-        crate::open::software_efa::opened().iter().for_each(|efa| self.add_efa(efa));
+        opened().iter().for_each(|device| self.add_software(device));
     }
 
     /// Adds the devices of a program `uverbs-hca`, or of one that has software EFAs, with its control socket at this path.
@@ -78,15 +69,10 @@ impl Sample {
 
 /// The values in the answer of a program. It may have devices of any model, whose types of QPs differ.
 fn parse(name: &str, stat: &str) -> Option<DeviceSample> {
-    let found = None;
-    #[cfg(feature = "hca")]
-    let found = found.or_else(|| Some(device(name, &uverbs_hca::Stat::parse(stat)?)));
-    #[cfg(feature = "efa-device")]
-    let found = found.or_else(|| Some(device(name, &uverbs_efa_device::Stat::parse(stat)?)));
-    found
+    MODELS.iter().find_map(|model| Some(sample(name, &model.parse(stat)?)))
 }
 
-fn device<K: QpKind>(name: &str, stat: &Stat<K>) -> DeviceSample {
+fn sample(name: &str, stat: &Stat) -> DeviceSample {
     // The names are those of rxe's `hw_counters`.
     let counters = [("sent_pkts", stat.sent), ("rcvd_pkts", stat.received), ("repairs", stat.repairs)];
     let counters: Counters = counters.map(|(name, value)| (name.to_owned(), value)).into();
@@ -100,12 +86,12 @@ fn device<K: QpKind>(name: &str, stat: &Stat<K>) -> DeviceSample {
     }
 }
 
-fn qp<K: QpKind>(stat: &QpStat<K>) -> QpSample {
+fn qp(stat: &QpStat) -> QpSample {
     QpSample {
         number: stat.qpn,
         port: Some(1),
         remote: stat.remote,
-        kind: Some(stat.kind.ib_type()),
+        kind: Some(stat.kind),
         // The device's states are in the order of `enum ib_qp_state`.
         state: Some(stat.state as u8),
         sq_psn: Some(stat.sq_psn),
@@ -163,11 +149,11 @@ mod tests {
         qp.connect(&here, &here, &attr).unwrap();
         qp.recv(pd.pool(1, 64).unwrap().get().unwrap()).unwrap();
         let mut before = Sample::empty();
-        hcas.iter().for_each(|hca| before.add_hca(hca));
+        hcas.iter().for_each(|hca| before.add_software(hca));
         qp.send_inline(b"x").unwrap();
         hcas[0].run();
         let mut now = Sample::empty();
-        hcas.iter().for_each(|hca| now.add_hca(hca));
+        hcas.iter().for_each(|hca| now.add_software(hca));
 
         let device = &now.devices[0];
         assert_eq!((device.name.as_str(), device.ports[0].state.as_str()), ("hca0", "ACTIVE"));
@@ -206,7 +192,7 @@ mod tests {
         let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.cq(64).unwrap());
         let qp = pd.qp::<crate::Srd>().cq(&cq).depth(4, 4).create().unwrap();
         let mut here = Sample::empty();
-        here.add_efa(&efa);
+        here.add_software(&efa);
         let own = &here.devices[0].qps.as_ref().unwrap()[0];
         assert_eq!((own.number, own.type_name(), own.remote), (qp.qp_num(), "DRIVER".into(), None));
         let (result, there) = read(&[format!("ok efa0 {}", efa.stat())]);
