@@ -24,7 +24,7 @@ struct End {
 
 impl End {
     fn new(fabric: &Fabric, name: &str, depth: u32) -> Result<Self> {
-        let context: Context = Nic::Software(fabric.device(name).build()).open()?;
+        let context: Context = Nic::software(&fabric.device(name).build()).open()?;
         let (pd, cq) = (context.alloc_pd()?, context.cq(2 * depth)?);
         let qp = pd.qp::<Rc>().cq(&cq).depth(depth, depth).create()?;
         let pool = pd.pool(depth, BYTES)?;

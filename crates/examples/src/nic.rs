@@ -5,9 +5,9 @@ use anyhow::{Context as _, Result, bail};
 use core::time::Duration;
 use std::path::Path;
 use std::time::Instant;
+use uverbs::attr::DriverQp;
 use uverbs::device::DeviceInfo;
-use uverbs::efa_device::{self, EfaDevice};
-use uverbs::hca::{Fabric, Hca};
+use uverbs::software::{Device, Fabric, MODELS, model_of};
 use uverbs::{Context, Driver};
 use uverbs_cm::EventChannel;
 
@@ -16,10 +16,8 @@ use uverbs_cm::EventChannel;
 pub enum Nic {
     /// A device of this machine.
     Machine(Box<DeviceInfo>),
-    /// A software NIC of this process.
-    Software(Hca),
-    /// A software EFA of this process, which has no connections.
-    SoftwareEfa(EfaDevice),
+    /// A software NIC of this process, of any model.
+    Software(Device),
 }
 
 /// How this process takes part in the network of software NICs of several processes.
@@ -36,71 +34,64 @@ pub enum Joint<'a> {
 /// The time limit for the socket of the other process to appear.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// Whether the name selects a software NIC: `hca` or `efa` and a number, unless the machine has such a device.
-fn is_software(prefix: &str, name: &str) -> bool {
-    let number = name.strip_prefix(prefix).is_some_and(|n| n.parse::<u8>().is_ok());
-    number && !uverbs::devices().is_ok_and(|all| all.iter().any(|d| d.name == name))
-}
-
-/// The devices with these names. Software NICs are created, those of a kind on one network.
+/// The devices with these names. Software NICs are created, those of a model on one network.
 ///
 /// # Errors
 /// There is no such device, or the socket of the network can't be used.
 pub fn find(names: &[String], joint: Joint<'_>) -> Result<Vec<Nic>> {
-    let (mut fabric, mut efas) = (None, None);
+    let mut fabrics: Vec<Fabric> = Vec::new();
     let mut nics = Vec::new();
     for name in names {
-        if is_software("efa", name) {
-            let fabric = match &efas {
-                Some(fabric) => fabric,
-                None => efas.insert(software_efa(joint)?),
+        let of_machine = uverbs::devices();
+        if let Ok(all) = &of_machine
+            && let Some(info) = all.iter().find(|device| device.name == *name)
+        {
+            nics.push(Nic::Machine(info.clone().into()));
+        } else if let Some(model) = model_of(name) {
+            let fabric = match fabrics.iter().find(|fabric| fabric.model() == model) {
+                Some(fabric) => fabric.clone(),
+                None => {
+                    let fabric = model.fabric(0);
+                    meet(joint, &fabric)?;
+                    fabrics.push(fabric.clone());
+                    fabric
+                }
             };
-            nics.push(Nic::SoftwareEfa(fabric.device(name).build()));
-        } else if is_software("hca", name) {
-            let fabric = match &fabric {
-                Some(fabric) => fabric,
-                None => fabric.insert(software(joint)?),
-            };
-            nics.push(Nic::Software(fabric.device(name).build()));
+            nics.push(Nic::Software(fabric.device(name)));
         } else {
-            let all = uverbs::devices()?;
-            let there: Vec<_> = all.iter().map(|d| d.name.clone()).collect();
-            match all.into_iter().find(|d| d.name == *name) {
-                Some(info) => nics.push(Nic::Machine(info.into())),
-                None => bail!("no RDMA device {name} among {there:?} (-d hca0 is a software NIC)"),
-            }
+            let there: Vec<_> = of_machine?.into_iter().map(|device| device.name).collect();
+            bail!("no RDMA device {name} among {there:?} (-d hca0 is a software NIC)")
         }
     }
     Ok(nics)
 }
 
-fn software(joint: Joint<'_>) -> Result<Fabric> {
-    let fabric = Fabric::new(0);
-    meet(joint, |path| fabric.listen(path), |path| fabric.join(path))?;
-    Ok(fabric)
-}
-
-fn software_efa(joint: Joint<'_>) -> Result<efa_device::Fabric> {
-    let fabric = efa_device::Fabric::new(0);
-    meet(joint, |path| fabric.listen(path), |path| fabric.join(path))?;
-    Ok(fabric)
+/// A software NIC of this process that has SRD.
+///
+/// # Errors
+/// No model of this build has SRD.
+pub fn with_srd() -> Result<Nic> {
+    for model in MODELS {
+        let device = model.fabric(std::process::id().into()).device(&model.name(0));
+        let context: Context = Context::from_kernel(device.open())?;
+        if context.driver_qp() == Some(DriverQp::Srd) {
+            return Ok(Nic::Software(device));
+        }
+    }
+    bail!("no software NIC has SRD")
 }
 
 /// Lets other processes join a network, or joins it.
-fn meet(
-    joint: Joint<'_>,
-    listen: impl Fn(&Path) -> std::io::Result<()>,
-    join: impl Fn(&Path) -> std::io::Result<()>,
-) -> Result<()> {
+fn meet(joint: Joint<'_>, fabric: &Fabric) -> Result<()> {
     match joint {
         Joint::None => {}
         Joint::Listen(path) => {
-            listen(path).with_context(|| format!("cannot listen on {}", path.display()))?
+            fabric.listen(path).with_context(|| format!("cannot listen on {}", path.display()))?
         }
         Joint::Join(path) => {
             // The other process may have been started at the same time.
             let begin = Instant::now();
-            while let Err(error) = join(path) {
+            while let Err(error) = fabric.join(path) {
                 if begin.elapsed() >= JOIN_LIMIT {
                     return Err(error).with_context(|| format!("cannot join {}", path.display()));
                 }
@@ -112,6 +103,11 @@ fn meet(
 }
 
 impl Nic {
+    /// A software NIC of this process.
+    pub fn software(device: impl Into<Device>) -> Self {
+        Self::Software(device.into())
+    }
+
     /// Opens a context.
     ///
     /// # Errors
@@ -119,8 +115,7 @@ impl Nic {
     pub fn open<D: Driver>(&self) -> uverbs::Result<Context<D>> {
         match self {
             Self::Machine(info) => Context::open(info),
-            Self::Software(hca) => Context::from_kernel(hca.open()),
-            Self::SoftwareEfa(efa) => Context::from_kernel(efa.open()),
+            Self::Software(device) => Context::from_kernel(device.open()),
         }
     }
 
@@ -130,9 +125,11 @@ impl Nic {
     /// Those of [`EventChannel::open`].
     pub fn connection_manager(&self) -> uverbs_cm::Result<EventChannel> {
         match self {
-            // The manager of the machine knows no software EFA, and reports that.
-            Self::Machine(_) | Self::SoftwareEfa(_) => EventChannel::open(),
-            Self::Software(hca) => Ok(EventChannel::from_port(hca.connection_manager()?)),
+            Self::Software(device) if device.has_ip() => {
+                Ok(EventChannel::from_port(device.connection_manager()?))
+            }
+            // The manager of the machine knows no software device, and reports that.
+            Self::Machine(_) | Self::Software(_) => EventChannel::open(),
         }
     }
 
@@ -141,24 +138,17 @@ impl Nic {
     pub fn name(&self) -> &str {
         match self {
             Self::Machine(info) => &info.name,
-            Self::Software(hca) => hca.name(),
-            Self::SoftwareEfa(efa) => efa.name(),
+            Self::Software(device) => device.name(),
         }
     }
 
-    /// The beginning of the names of software devices of its kind.
+    /// Another device on the network of a software NIC, whose name has this number; a device of the machine itself. For both ends in one
+    /// process.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
-        if matches!(self, Self::SoftwareEfa(_)) { "efa" } else { "hca" }
-    }
-
-    /// Another device on the network of a software NIC; a device of the machine itself. For both ends in one process.
-    #[must_use]
-    pub fn neighbour(&self, name: &str) -> Self {
+    pub fn neighbour(&self, number: usize) -> Self {
         match self {
             Self::Machine(_) => self.clone(),
-            Self::Software(hca) => Self::Software(hca.fabric().device(name).build()),
-            Self::SoftwareEfa(efa) => Self::SoftwareEfa(efa.fabric().device(name).build()),
+            Self::Software(device) => Self::Software(device.fabric().device(&device.model().name(number))),
         }
     }
 }

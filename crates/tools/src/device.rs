@@ -7,12 +7,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use uverbs::attr::{DriverQp, LinkLayer};
 use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
-use uverbs::efa::Efa;
-use uverbs::efa_device;
-use uverbs::mlx5::Mlx5;
+use uverbs::software::{self, Fabric, MODELS, Model};
 use uverbs::{Context, Driver, DriverVisitor, open_with};
-use uverbs_fabric::{Fabric, Model};
-use uverbs_hca::Hca;
 
 /// The code to run with an opened device, compiled for each driver.
 pub(crate) trait Visitor {
@@ -32,8 +28,8 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
             self.0.visit([context.clone(), context], Some(self.1))
         }
     }
-    if let Some(kind) = Software::of(name) {
-        return kind.open(visitor);
+    if let Some(software) = Software::of(name) {
+        return software.open(visitor);
     }
     let info = choose(name)?;
     Ok(open_with(&info.clone(), Visit(visitor, info))?)
@@ -45,58 +41,90 @@ pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
 }
 
 /// Advice for a machine without devices.
-pub(crate) const HINT: &str = "-d hca0 selects a software NIC in this process, -d efa0 a software EFA";
-
-/// Name of the software HCA, which exists only in this process.
-pub(crate) const SOFTWARE: &str = "hca0";
-
-/// Name of the software EFA, which exists only in this process.
-pub(crate) const SOFTWARE_EFA: &str = "efa0";
-
-/// The kind of a software device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Software {
-    /// A ConnectX.
-    Hca,
-    /// An EFA.
-    Efa,
+pub(crate) fn hint() -> String {
+    let of = |(n, model): (usize, &Model)| match n {
+        0 => format!("-d {} selects {} in this process", model.name(0), model.what()),
+        _ => format!("-d {} {}", model.name(0), model.what()),
+    };
+    MODELS.iter().enumerate().map(of).collect::<Vec<_>>().join(", ")
 }
 
+/// The software devices that a name selects, which exist only in this process. All of them have that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Software(Model);
+
 impl Software {
-    /// The kind of the software device that the name selects. A device of the machine with this name takes precedence.
+    /// The software devices that the name selects: the first of a model. A device of the machine with this name takes precedence.
     pub(crate) fn of(name: Option<&str>) -> Option<Self> {
-        let kind = match name? {
-            SOFTWARE => Self::Hca,
-            SOFTWARE_EFA => Self::Efa,
-            _ => return None,
-        };
-        (!devices().is_ok_and(|all| all.iter().any(|d| Some(d.name.as_str()) == name))).then_some(kind)
+        let name = name?;
+        let model = MODELS.iter().copied().find(|model| model.name(0) == name)?;
+        (!devices().is_ok_and(|all| all.iter().any(|device| device.name == name))).then_some(Self(model))
+    }
+
+    /// Those that the name selects, or else those of the first model.
+    pub(crate) fn of_or_first(name: Option<&str>) -> Result<Self> {
+        let first = || MODELS.first().copied().map(Self);
+        Self::of(name).or_else(first).context("this build has no software devices")
     }
 
     /// Calls the visitor with two new devices of this process, which are connected to each other.
     pub(crate) fn here<V: Visitor>(self, visitor: V) -> Result<V::Out> {
-        match self {
-            Self::Hca => visit(software()?, visitor),
-            Self::Efa => visit(software_efa()?, visitor),
+        ends(&self.two()?, visitor)
+    }
+
+    /// Two new devices of this process, which are connected to each other.
+    pub(crate) fn two(self) -> Result<[software::Device; 2]> {
+        let fabric = pcap::fabric(self.0, 0)?;
+        Ok([(); 2].map(|()| fabric.device(&self.0.name(0))))
+    }
+
+    /// As [`here`](Self::here); but with one device as both ends if the environment selects devices outside of this process.
+    fn open<V: Visitor>(self, visitor: V) -> Result<V::Out> {
+        match self.outside()? {
+            Some(device) => ends(&[device.clone(), device], visitor),
+            None => self.here(visitor),
         }
     }
 
-    /// As [`here`](Self::here); but with one device as both ends if the environment selects a fabric of several processes.
-    fn open<V: Visitor>(self, visitor: V) -> Result<V::Out> {
-        match self {
-            Self::Hca => match hca_of_fabric(Some(SOFTWARE))? {
-                Some(hca) => one::<Mlx5, _>(Context::from_kernel(hca.open()), visitor),
-                None => self.here(visitor),
-            },
-            Self::Efa => match std::env::var_os(FABRIC) {
-                Some(socket) => {
-                    let fabric: efa_device::Fabric = join(Some(Path::new(&socket)))?;
-                    one::<Efa, _>(Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open()), visitor)
-                }
-                None => self.here(visitor),
-            },
+    /// The variables that select devices outside of this process: the socket of a fabric that several processes share; the address of the
+    /// host that the device has.
+    fn variables(self) -> (String, Option<String>) {
+        (self.0.variable("FABRIC"), self.0.has_ip().then(|| self.0.variable("UDP")))
+    }
+
+    /// Whether both ends are in this process.
+    fn is_here(self) -> bool {
+        let (fabric, udp) = self.variables();
+        let is_set = |variable: &String| std::env::var_os(variable).is_some();
+        !is_set(&fabric) && !udp.as_ref().is_some_and(is_set)
+    }
+
+    /// The device that reaches devices outside of this process, if the environment selects it.
+    fn outside(self) -> Result<Option<software::Device>> {
+        if self.is_here() {
+            return Ok(None);
+        }
+        let (fabric, udp) = self.variables();
+        let address = udp.and_then(|udp| Some((std::env::var(&udp).ok()?, udp)));
+        let fabric = join(self.0, std::env::var_os(fabric).as_deref().map(Path::new))?;
+        let name = self.0.name(0);
+        let Some((address, udp)) = address else { return Ok(Some(fabric.device(&name))) };
+        let ip = address.parse().with_context(|| format!("{udp}={address} is not an IP address"))?;
+        fabric.device_at(&name, ip).map(Some).with_context(|| format!("cannot use UDP port 4791 of {ip}"))
+    }
+}
+
+/// Calls the visitor with contexts of two software devices of the same model, or with one context of one device.
+fn ends<V: Visitor>([one, other]: &[software::Device; 2], visitor: V) -> Result<V::Out> {
+    struct Visit<'a, V>(V, &'a software::Device);
+    impl<V: Visitor> DriverVisitor for Visit<'_, V> {
+        type Out = Result<V::Out>;
+        fn visit<D: Driver>(self, context: Context<D>) -> Result<V::Out> {
+            let other = Context::from_kernel(self.1.open())?;
+            visit([context, other], self.0)
         }
     }
+    open_with(one.open(), Visit(visitor, other))?
 }
 
 fn visit<D: Driver, V: Visitor>(ends: [Context<D>; 2], visitor: V) -> Result<V::Out> {
@@ -104,86 +132,35 @@ fn visit<D: Driver, V: Visitor>(ends: [Context<D>; 2], visitor: V) -> Result<V::
     Ok(visitor.visit(ends, Some(info)))
 }
 
-/// Calls the visitor with one software device as both ends.
-fn one<D: Driver, V: Visitor>(context: uverbs::Result<Context<D>>, visitor: V) -> Result<V::Out> {
-    let context = context?;
-    visit([context.clone(), context], visitor)
-}
-
-/// Whether the name selects the software HCA.
-pub(crate) fn is_software(name: Option<&str>) -> bool {
-    Software::of(name) == Some(Software::Hca)
-}
-
-/// The socket of a fabric that several processes share.
-const FABRIC: &str = "UVERBS_HCA_FABRIC";
-
-/// The address of the host that the software HCA has, to exchange packets with devices outside of this process.
-const UDP: &str = "UVERBS_HCA_UDP";
-
-/// What flushes the fabric that this process has joined.
-static JOINED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+/// The fabric that this process has joined.
+static JOINED: OnceLock<Fabric> = OnceLock::new();
 
 /// Whether the name selects software devices on a fabric of this process, so that both ends are in it.
 pub(crate) fn is_here(name: Option<&str>) -> bool {
-    let is_udp = is_software(name) && std::env::var_os(UDP).is_some();
-    Software::of(name).is_some() && std::env::var_os(FABRIC).is_none() && !is_udp
+    Software::of(name).is_some_and(Software::is_here)
+}
+
+/// The software device that reaches devices outside of this process, if the name and the environment select it.
+pub(crate) fn outside(name: Option<&str>) -> Result<Option<software::Device>> {
+    Software::of(name).map_or(Ok(None), Software::outside)
 }
 
 /// A fabric that reaches devices outside of this process: those of others that have met at the socket.
-fn join<M: Model>(socket: Option<&Path>) -> Result<Fabric<M>> {
-    let fabric = pcap::fabric(std::process::id().into())?;
+fn join(model: Model, socket: Option<&Path>) -> Result<Fabric> {
+    let fabric = pcap::fabric(model, std::process::id().into())?;
     if let Some(socket) = socket {
         fabric.meet(socket).with_context(|| format!("cannot join the fabric at {}", socket.display()))?;
     }
-    let joined = fabric.clone();
     // The process may end without dropping the fabric: see `flush`.
-    let _ = JOINED.set(Box::new(move || joined.flush()));
+    let _ = JOINED.set(fabric.clone());
     Ok(fabric)
-}
-
-/// Creates two software EFAs that are connected to each other, as [`software`] does.
-pub(crate) fn software_efa() -> Result<[Context<Efa>; 2]> {
-    let fabric: efa_device::Fabric = pcap::fabric(0)?;
-    let open = || Context::from_kernel(fabric.device(SOFTWARE_EFA).build().open());
-    Ok([open()?, open()?])
-}
-
-/// A software HCA on the fabric of several processes, or with an address of the host, or both.
-fn on_fabric(socket: Option<&Path>, address: Option<&str>) -> Result<Hca> {
-    let fabric: uverbs_hca::Fabric = join(socket)?;
-    let device = fabric.device(SOFTWARE);
-    match address {
-        Some(address) => {
-            let ip = address.parse().with_context(|| format!("{UDP}={address} is not an IP address"))?;
-            device.build_udp(ip).with_context(|| format!("cannot use UDP port 4791 of {ip}"))
-        }
-        None => Ok(device.build()),
-    }
-}
-
-/// The software HCA that reaches devices outside of this process, if the name and the environment select it.
-pub(crate) fn hca_of_fabric(name: Option<&str>) -> Result<Option<Hca>> {
-    let (socket, address) = (std::env::var_os(FABRIC), std::env::var_os(UDP));
-    if !is_software(name) || socket.is_none() && address.is_none() {
-        return Ok(None);
-    }
-    let address = address.map(|address| address.to_string_lossy().into_owned());
-    on_fabric(socket.as_deref().map(Path::new), address.as_deref()).map(Some)
 }
 
 /// Sends packets that are still queued, as a NIC would when the program ends.
 pub(crate) fn flush() {
-    if let Some(flush) = JOINED.get() {
-        flush();
+    if let Some(fabric) = JOINED.get() {
+        fabric.flush();
     }
-}
-
-/// Creates two software HCAs that are connected to each other. Both have the name that selects them.
-pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
-    let fabric: uverbs_hca::Fabric = pcap::fabric(0)?;
-    let open = || Context::from_kernel(fabric.device(SOFTWARE).build().open());
-    Ok([open()?, open()?])
 }
 
 /// The attributes that a real device has in sysfs.
@@ -222,7 +199,7 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
         return match devices.into_iter().find(|d| d.name == name) {
             Some(device) => Ok(device),
             None if names.is_empty() => {
-                bail!("no RDMA device {name}; the machine has no RDMA devices ({HINT})")
+                bail!("no RDMA device {name}; the machine has no RDMA devices ({})", hint())
             }
             None => bail!("no RDMA device {name}; there are: {}", names.join(", ")),
         };
@@ -231,7 +208,7 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
         devices.iter().filter_map(|d| Some(format!("{}: {}", d.name, d.uverbs.as_ref().err()?))).collect();
     match devices.into_iter().find(|d| d.uverbs.is_ok()) {
         Some(device) => Ok(device),
-        None if reasons.is_empty() => bail!("no RDMA devices found ({HINT})"),
+        None if reasons.is_empty() => bail!("no RDMA devices found ({})", hint()),
         None => bail!("no RDMA device can be used: {}", reasons.join("; ")),
     }
 }
@@ -240,6 +217,24 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
 pub(crate) mod tests {
     use super::*;
     use uverbs::device::Unusable;
+    use uverbs::efa::Efa;
+    use uverbs::mlx5::Mlx5;
+
+    /// Contexts of two software devices that are connected to each other.
+    fn contexts<D: Driver>(name: &str) -> [Context<D>; 2] {
+        let two = Software::of_or_first(Some(name)).unwrap().two().unwrap();
+        two.map(|device| Context::from_kernel(device.open()).unwrap())
+    }
+
+    /// Those of software HCAs.
+    pub(crate) fn hcas() -> [Context<Mlx5>; 2] {
+        contexts("hca0")
+    }
+
+    /// Those of software EFAs.
+    pub(crate) fn efas() -> [Context<Efa>; 2] {
+        contexts("efa0")
+    }
 
     /// A device with these attributes in sysfs.
     pub(crate) fn made_up(name: &str, uverbs: Result<(), Unusable>) -> DeviceInfo {
@@ -263,6 +258,14 @@ pub(crate) mod tests {
         assert_eq!(pick(list(), Some("rxe0")).unwrap().name, "rxe0");
         let error = pick(list(), Some("mlx5_0")).unwrap_err().to_string();
         assert_eq!(error, "no RDMA device mlx5_0; there are: rxe0, rxe1");
+    }
+
+    #[test]
+    fn the_hint_names_a_device_of_each_model() {
+        let expected = "-d hca0 selects a software NIC in this process, -d efa0 a software EFA";
+        assert_eq!(hint(), expected);
+        assert!(["hca0", "efa0"].iter().all(|name| Software::of(Some(name)).is_some_and(Software::is_here)));
+        assert_eq!(Software::of(Some("hca1")), None, "only the first of a model");
     }
 
     #[test]

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn ports_and_gids_are_named_by_their_options() {
-        let [context, _] = device::software().unwrap();
+        let [context, _] = device::tests::hcas();
         assert_eq!(port(&context, 2).unwrap_err().to_string(), "--ib-port 2: hca0 has 1 port");
         gid(&context, 1, "-x", 0).unwrap();
         let error = format!("{:#}", gid(&context, 1, "-x", 200).unwrap_err());

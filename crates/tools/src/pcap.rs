@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use uverbs_fabric::{Fabric, Model};
+use uverbs::software::{Fabric, Model};
 
 /// The file.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
@@ -28,8 +28,8 @@ pub(crate) fn end() -> Result<()> {
 }
 
 /// A fabric of software devices, which is captured if the option was given: an error if their packets have no public format.
-pub(crate) fn fabric<M: Model>(seed: u64) -> Result<Fabric<M>> {
-    let fabric = Fabric::new(seed);
+pub(crate) fn fabric(model: Model, seed: u64) -> Result<Fabric> {
+    let fabric = model.fabric(seed);
     if let Some(file) = FILE.get() {
         fabric.capture(file).with_context(|| format!("cannot capture to {}", file.display()))?;
         IS_USED.store(true, Ordering::Relaxed);

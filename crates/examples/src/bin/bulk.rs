@@ -116,8 +116,7 @@ fn main() -> Result<()> {
     } else {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
-        let theirs: Vec<_> =
-            (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(&format!("{}{n}", nic.kind()))).collect();
+        let theirs: Vec<_> = (nics.len()..).zip(&nics).map(|(n, nic)| nic.neighbour(n)).collect();
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| take(&theirs, &listener));
             // The receiver sees the end of the stream if this fails.

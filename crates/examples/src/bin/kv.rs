@@ -108,7 +108,7 @@ fn main() -> Result<()> {
         (None, Some(to)) => clients(&args, &nic, resolve(to)?),
         (None, None) => {
             let server = serve(&args, &nic, own_address(&args, &nic)?)?;
-            let ran = clients(&args, &nic.neighbour("hca1"), server.address());
+            let ran = clients(&args, &nic.neighbour(1), server.address());
             let ended = server.shutdown();
             // The server's error is the reason of the clients'.
             ran.and(ended.and_then(report))
@@ -180,7 +180,7 @@ async fn run_async(args: &Args, nic: &Nic) -> Result<()> {
             let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
             // The sender is dropped when the clients are done.
             let server = tokio::spawn(server.serve(async { _ = stopped.await }));
-            let ran = clients_async(args, &nic.neighbour("hca1"), at).await;
+            let ran = clients_async(args, &nic.neighbour(1), at).await;
             drop(stop);
             ran.and(report(server.await??))
         }

@@ -2,10 +2,11 @@
 //! `ordered`: messages in order over SRD; see [`uverbs_examples::ordered`].
 #![forbid(unsafe_code)]
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use uverbs_examples::nic::{Joint, Nic, find, with_srd};
 use uverbs_examples::ordered::{self, Channel, Figures};
 
 /// Messages in order over SRD, the reliable and unordered transport of EFA
@@ -14,9 +15,9 @@ use uverbs_examples::ordered::{self, Channel, Figures};
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
-    /// EFA device; efa0 is a software EFA of this process
-    #[arg(short = 'd', long, default_value = "efa0", value_name = "DEV")]
-    device: String,
+    /// EFA device; efa0, the default, is a software EFA of this process
+    #[arg(short = 'd', long, value_name = "DEV")]
+    device: Option<String>,
     /// Wait for the other end, which connects to this TCP address
     #[arg(long, value_name = "ADDR", conflicts_with = "connect")]
     serve: Option<String>,
@@ -33,7 +34,11 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let context = uverbs::open(args.device.as_str())?;
+    let nic = match &args.device {
+        Some(name) => find(core::slice::from_ref(name), Joint::None)?.remove(0),
+        None => with_srd()?,
+    };
+    let context = nic.open()?;
     let figures = match (&args.serve, &args.connect) {
         (Some(at), _) => {
             let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
@@ -44,7 +49,7 @@ fn main() -> Result<()> {
             let stream = TcpStream::connect(to).with_context(|| format!("no other end at {to}"))?;
             ordered::run(&mut Channel::connect(&context, stream)?, args.messages)?
         }
-        (None, None) => here(&args, &context)?,
+        (None, None) => here(&args, &nic, &context)?,
     };
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
@@ -62,11 +67,10 @@ fn main() -> Result<()> {
 }
 
 /// Both ends in this process, the second one on another software device if the first one is.
-fn here(args: &Args, context: &uverbs::Context) -> Result<Figures> {
-    let other = match args.device.strip_prefix("efa").and_then(|number| number.parse::<u8>().ok()) {
-        Some(15..) => bail!("there is no software device after {}", args.device),
-        Some(number) => uverbs::open(format!("efa{}", number + 1).as_str())?,
-        None => context.clone(),
+fn here(args: &Args, nic: &Nic, context: &uverbs::Context) -> Result<Figures> {
+    let other = match nic {
+        Nic::Machine(_) => context.clone(),
+        Nic::Software(_) => nic.neighbour(1).open()?,
     };
     let (one, two) = UnixStream::pair()?;
     std::thread::scope(|scope| {

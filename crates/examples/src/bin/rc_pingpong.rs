@@ -69,7 +69,7 @@ fn main() -> Result<()> {
         return Side::new(&nic, &args)?.run(&args, &stream, args.host.is_some());
     };
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (client, server) = (Side::new(&nic, &args)?, Side::new(&nic.neighbour("hca1"), &args)?);
+    let (client, server) = (Side::new(&nic, &args)?, Side::new(&nic.neighbour(1), &args)?);
     std::thread::scope(|scope| {
         let served = scope.spawn(|| server.run(&args, &listener.accept()?.0, false));
         client.run(&args, &TcpStream::connect(listener.local_addr()?)?, true)?;

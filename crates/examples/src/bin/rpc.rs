@@ -99,7 +99,7 @@ async fn clients(args: &Args, nic: &Nic, servers: Vec<SocketAddr>) -> Result<()>
 fn own_address(nic: &Nic) -> Result<SocketAddr> {
     match nic {
         Nic::Software(hca) => Ok((*hca.addresses().first().context("no address")?, 0).into()),
-        Nic::Machine(_) | Nic::SoftwareEfa(_) => bail!("--serve and --connect need addresses of the devices"),
+        Nic::Machine(_) => bail!("--serve and --connect need addresses of the devices"),
     }
 }
 
@@ -132,7 +132,7 @@ fn main() -> Result<()> {
         let address = server.address();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving = tokio::spawn(server.serve(load::execute, async { _ = stopped.await }));
-        let ran = clients(&args, &nic.neighbour("hca1"), vec![address]).await;
+        let ran = clients(&args, &nic.neighbour(1), vec![address]).await;
         drop(stop);
         ran.and(report(serving.await??))
     })

@@ -98,7 +98,7 @@ impl Area {
             let areas = ports.iter().map(|port| {
                 let file = Arc::new(udmabuf::memfd(u64::from(each) * u64::from(size))?);
                 let exported = match port.nic {
-                    Nic::Software(_) | Nic::SoftwareEfa(_) => None,
+                    Nic::Software(_) => None,
                     Nic::Machine(_) => Some(udmabuf::export(&file)?),
                 };
                 let fd = exported.as_ref().map_or(file.as_fd(), |fd| fd.as_fd());

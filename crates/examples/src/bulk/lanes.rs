@@ -83,9 +83,8 @@ impl Port {
     /// Listens for the sender, at the `n`th address.
     fn listen(&self, addresses: &[IpAddr], n: usize) -> Result<Listener> {
         let own = match &self.nic {
-            Nic::Software(hca) => hca.addresses().first().copied(),
+            Nic::Software(device) => device.addresses().first().copied(),
             Nic::Machine(_) => link::source(&self.context, true).map(|address| address.ip()),
-            Nic::SoftwareEfa(_) => None,
         };
         let at = addresses.get(n).copied().or(own);
         let at = at.with_context(|| format!("the address of {} is needed: --cm IP", self.nic.name()))?;

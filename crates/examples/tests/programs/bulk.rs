@@ -39,7 +39,7 @@ impl Bed {
     fn both(&self, way: Way, plan: Plan, kind: Kind, disturb: impl FnOnce(&[Hca]) + Send + 'static) -> Ends {
         let hcas = self.hcas.clone();
         within(move || {
-            let nics: Vec<_> = hcas.iter().cloned().map(Nic::Software).collect();
+            let nics: Vec<_> = hcas.iter().map(Nic::software).collect();
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (from, to) = nics.split_at(2);
@@ -198,7 +198,7 @@ fn without_a_nic_both_sides_end() {
 #[test]
 fn wrong_data_end_the_transfer() {
     let bed = Bed::new(8);
-    let nics: Vec<_> = bed.hcas.iter().cloned().map(Nic::Software).collect();
+    let nics: Vec<_> = bed.hcas.iter().map(Nic::software).collect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (sent, received) = within(move || {
@@ -221,7 +221,7 @@ fn wrong_data_end_the_transfer() {
 fn each_side_sees_that_the_other_has_gone() {
     for sends in [false, true] {
         let fabric = Fabric::new(3);
-        let [here, there] = ["hca0", "hca1"].map(|name| [Nic::Software(fabric.device(name).build())]);
+        let [here, there] = ["hca0", "hca1"].map(|name| [Nic::software(&fabric.device(name).build())]);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
@@ -328,7 +328,7 @@ fn the_program_needs_no_options() {
 /// Transfers on four software EFAs, of which two are the sender's.
 fn datagrams(efas: [EfaDevice; 4], plan: Plan, disturb: fn(&[EfaDevice; 4])) -> Ends {
     within(move || {
-        let nics = efas.clone().map(Nic::SoftwareEfa);
+        let nics = efas.each_ref().map(Nic::software);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (from, to) = nics.split_at(2);

@@ -48,13 +48,13 @@ fn server(config: Config) -> (Server, Target, Hca, Fabric) {
     let fabric = Fabric::new(7);
     let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
-    let server = Server::start::<Mlx5>(&Nic::Software(there), at, config).unwrap();
+    let server = Server::start::<Mlx5>(&Nic::software(&there), at, config).unwrap();
     let target = Target::Tcp(server.address());
     (server, target, here, fabric)
 }
 
 fn client(hca: &Hca, target: &Target, way: Way) -> Client<Mlx5> {
-    Client::connect(&Nic::Software(hca.clone()), target, Path::default(), way).unwrap()
+    Client::connect(&Nic::software(hca), target, Path::default(), way).unwrap()
 }
 
 /// The server ends, and has lost no buffer and no object.
@@ -229,7 +229,7 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
     let error: anyhow::Error = if futures {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
-            let nic = Nic::Software(here);
+            let nic = Nic::software(&here);
             let mut client = aio::Client::<Mlx5>::connect(&nic, &target, Path::default()).await.unwrap();
             client.ask(&Ask::Get(b"key")).await.unwrap_err()
         })
@@ -244,7 +244,7 @@ fn sees_the_end(futures: bool, end: fn(&Hca, &Link)) -> (String, String) {
 
 #[test]
 fn a_client_names_the_address_at_which_there_is_no_server() {
-    let nic = Nic::Software(Hca::new());
+    let nic = Nic::software(&Hca::new());
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (target, path) = (Target::Tcp(nobody), Path::default());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -262,7 +262,7 @@ fn a_server_whose_device_is_removed_does_not_wait_for_its_clients() {
     let fabric = Fabric::new(7);
     let (there, here) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
-    let server = Server::start::<Mlx5>(&Nic::Software(there.clone()), at, small()).unwrap();
+    let server = Server::start::<Mlx5>(&Nic::software(&there), at, small()).unwrap();
     let idle = client(&here, &Target::Tcp(server.address()), Way::Best);
     there.unplug();
     let (result, ended) = channel();
@@ -276,9 +276,9 @@ fn the_connection_manager_connects_too() {
     let fabric = Fabric::new(7);
     let (there, hca) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let at = (there.addresses()[0], 0).into();
-    let server = Server::start::<AnyDriver>(&Nic::Software(there.clone()), Listen::Cm(at), small()).unwrap();
+    let server = Server::start::<AnyDriver>(&Nic::software(&there), Listen::Cm(at), small()).unwrap();
     let target = Target::Cm(server.address());
-    let nic = Nic::Software(hca);
+    let nic = Nic::software(&hca);
     let mut all: Vec<_> = (0..3)
         .map(|_| Client::<AnyDriver>::connect(&nic, &target, Path::default(), Way::Best).unwrap())
         .collect();
@@ -314,7 +314,7 @@ struct Hostile {
 
 impl Hostile {
     fn new(hca: &Hca, target: &Target, receives: u32) -> Self {
-        let nic = Nic::Software(hca.clone());
+        let nic = Nic::software(hca);
         let context: Context<Mlx5> = nic.open().unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.cq_with(256, None).unwrap();
@@ -622,7 +622,7 @@ fn a_server_ends_while_a_client_says_nothing() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let report = runtime.block_on(async {
         let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
-        let server = aio::Server::<Mlx5>::open(&Nic::Software(Hca::new()), at, small()).await.unwrap();
+        let server = aio::Server::<Mlx5>::open(&Nic::software(&Hca::new()), at, small()).await.unwrap();
         let _silent = TcpStream::connect(server.address()).unwrap();
         server.serve(tokio::time::sleep(Duration::from_millis(300))).await.unwrap()
     });
@@ -658,10 +658,10 @@ fn a_server_without_free_files_does_not_end() {
 fn futures_speak_the_same_protocol() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (sync_server, target, hca, fabric) = server(small());
-    let nic = Nic::Software(hca.clone());
+    let nic = Nic::software(&hca);
     let report = runtime.block_on(async {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let there = Nic::Software(fabric.device("hca2").build());
+        let there = Nic::software(&fabric.device("hca2").build());
         let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
         let serving = aio::Server::<Mlx5>::open(&there, at, small()).await.unwrap();
         let address = serving.address();
@@ -702,7 +702,7 @@ fn hostile_clients_do_not_stop_the_server_of_futures() {
     let fabric = Fabric::new(7);
     let (there, hca) = (fabric.device("hca0").build(), fabric.device("hca1").build());
     let at = Listen::Tcp(([127, 0, 0, 1], 0).into());
-    let there = Nic::Software(there);
+    let there = Nic::software(&there);
     let serving = runtime.block_on(aio::Server::<Mlx5>::open(&there, at, small())).unwrap();
     let target = Target::Tcp(serving.address());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

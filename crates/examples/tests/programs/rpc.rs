@@ -36,7 +36,7 @@ struct Running {
 impl Running {
     fn start(hca: &Hca, config: ServerConfig, port: u16) -> Self {
         let at = (hca.addresses()[0], port).into();
-        let server = Server::open(&Nic::Software(hca.clone()), at, config).unwrap();
+        let server = Server::open(&Nic::software(hca), at, config).unwrap();
         let (address, (stop, stopped)) = (server.address(), oneshot::channel());
         let serving = tokio::spawn(server.serve(load::execute, async { _ = stopped.await }));
         Self { address, stop, serving }
@@ -55,7 +55,7 @@ fn host(hca: &Hca, clients: u32) -> Arc<Host> {
     let mut config = ClientConfig::new(clients);
     // A machine with two processors and other work may need seconds for a call of each of 500 clients.
     config.dead = AMPLE;
-    Host::open(&Nic::Software(hca.clone()), config).unwrap()
+    Host::open(&Nic::software(hca), config).unwrap()
 }
 
 fn server_config(clients: u32) -> ServerConfig {
@@ -213,7 +213,7 @@ fn clients_whose_device_goes_do_not_disturb_the_others() {
             assert_eq!(figures.right, 200, "{figures:?}");
             // The server has room for as many again.
             let next = fabric.device("hca3").build();
-            let again = Host::open(&Nic::Software(next), ClientConfig::new(10)).unwrap();
+            let again = Host::open(&Nic::software(&next), ClientConfig::new(10)).unwrap();
             let more = connected(&again, &[server.address], 10).await;
             let figures = load::run(&more, 4, 1, AMPLE, at_once).await.unwrap();
             assert_eq!(figures.right, 40, "{figures:?}");
@@ -280,7 +280,7 @@ fn limits_and_sizes_may_be_any_number() {
         client.close().await;
         server.end().await;
 
-        let nic = Nic::Software(hca.clone());
+        let nic = Nic::software(&hca);
         for clients in [u32::MAX, 1 << 30] {
             let at = (hca.addresses()[0], 0).into();
             let error = Server::open(&nic, at, ServerConfig::new(clients)).unwrap_err();

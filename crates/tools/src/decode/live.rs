@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use uverbs_decode::ring::RxeHeader;
 use uverbs_decode::{Device, Format};
-use uverbs_hca::ring::{Queue, RingDump};
+use uverbs_fabric::ring::{Queue, RingDump};
 
 /// The time limit of a part of an answer.
 const LIMIT: Duration = Duration::from_secs(5);

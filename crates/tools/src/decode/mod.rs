@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use uverbs_decode::ring::{Ring, RxeHeader};
 use uverbs_decode::{Device, Format, QueueKind, What, decode, text};
-use uverbs_hca::ring::{Queue, RingDump};
+use uverbs_fabric::ring::{Queue, RingDump};
 
 /// Show the WQEs and CQEs of a queue in words: field, value, meaning
 ///
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_queue_of_a_software_device_has_its_own_format() {
-        let dump = uverbs_hca::ring::RingDump::parse(&format!(
+        let dump = uverbs_fabric::ring::RingDump::parse(&format!(
             "mlx5 wqe ud 64 1 {}{NOP}{}",
             "0".repeat(128),
             "0".repeat(96)
@@ -389,7 +389,7 @@ mod tests {
                 (&stream).write_all(answer.as_bytes()).unwrap();
             }
         });
-        let ask = || live::ask(&path, 2, 0x101, uverbs_hca::ring::Queue::RecvCq);
+        let ask = || live::ask(&path, 2, 0x101, uverbs_fabric::ring::Queue::RecvCq);
         assert_eq!(ask().unwrap().what, "cqe");
         assert_eq!(ask().unwrap_err().to_string(), "QP 0x101 has no such queue");
         assert!(ask().unwrap_err().to_string().ends_with("it is no answer to queue"));

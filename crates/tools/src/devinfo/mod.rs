@@ -70,7 +70,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         if args.json {
             writeln!(out, "[]")?;
         }
-        bail!("no RDMA devices found ({})", device::HINT);
+        bail!("no RDMA devices found ({})", device::hint());
     }
     let facts: Vec<_> = match software {
         Some(facts) => vec![facts],

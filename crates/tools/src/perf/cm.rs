@@ -234,7 +234,6 @@ impl<D: Driver> Write for Exchange<D> {
 mod tests {
     use super::*;
     use crate::cm::Line;
-    use crate::device;
     use std::sync::mpsc;
     use uverbs::mlx5::Mlx5;
     use uverbs_cm::{EventChannel, PortSpace};
@@ -246,7 +245,7 @@ mod tests {
     /// The ends of an exchange without a time limit.
     fn ends() -> [Exchange<Mlx5>; 2] {
         let fabric = Fabric::new(0);
-        let [here, there] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
+        let [here, there] = [(); 2].map(|()| fabric.device("hca0").build());
         let manager = |hca: &Hca| EventChannel::from_port(hca.connection_manager().unwrap());
         let serving = Line::serve(&manager(&there), &[PortSpace::Tcp], None, 7000).unwrap();
         let address = (there.addresses()[0], 7000).into();

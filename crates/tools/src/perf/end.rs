@@ -598,7 +598,7 @@ mod tests {
     #[test]
     fn sizes_of_a_qp_are_named_by_their_options() {
         let error = |line: &str| {
-            let [context, _] = crate::device::software().unwrap();
+            let [context, _] = crate::device::tests::hcas();
             let plan = crate::perf::options::tests::parse(line).unwrap();
             let attr = connect_attr(&plan, Mtu::MTU_1024, Some(0), 1);
             let wait = (Patience::new(None), true);
@@ -627,7 +627,7 @@ mod tests {
     #[test]
     fn the_number_of_senders_is_not_counted_at_each_call() {
         let time = |line: &str| {
-            let [context, _] = crate::device::software().unwrap();
+            let [context, _] = crate::device::tests::hcas();
             let plan = crate::perf::options::tests::parse(line).unwrap();
             let attr = connect_attr(&plan, Mtu::MTU_1024, Some(0), 1);
             let wait = (Patience::new(None), true);

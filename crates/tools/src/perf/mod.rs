@@ -41,7 +41,6 @@ use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, DriverVisitor, Rc, Srd, Uc, Ud, XrcSend};
 use uverbs_cm::{EventChannel, PortSpace};
-use uverbs_hca::Hca;
 
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -83,7 +82,7 @@ impl device::Visitor for Visit {
 
 /// An end on a device of the machine, which the address of rdma_cm selects, or on the fabric of several processes.
 fn by_cm(plan: Plan) -> Result<()> {
-    let hca = device::hca_of_fabric(plan.common.ib_dev.as_deref())?;
+    let hca = device::outside(plan.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
         None => crate::cm::open()?,
@@ -103,8 +102,7 @@ fn by_cm(plan: Plan) -> Result<()> {
     };
     let side = line.side(PortSpace::Tcp, None, plan.patience())?;
     if let Some(hca) = hca {
-        let context = Context::<Mlx5>::from_kernel(hca.open())?;
-        return ByCm { plan, line, side }.visit(context);
+        return uverbs::open_with(hca.open(), ByCm { plan, line, side })?;
     }
     let info = side.device()?;
     if let Some(name) = plan.common.ib_dev.as_deref().filter(|name| plan.common.rdma_cm && *name != info.name)
@@ -184,26 +182,38 @@ fn exchange<D: Driver>(
     })
 }
 
-/// Both ends in this process, on two software HCAs with their connection managers.
+/// Both ends in this process, on two software devices with their connection managers.
 fn here_by_cm(plan: &Plan) -> Result<()> {
-    let fabric: uverbs_hca::Fabric = crate::pcap::fabric(0)?;
-    let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
+    let [a, b] = device::Software::of_or_first(plan.common.ib_dev.as_deref())?.two()?;
     let (client_manager, server_manager) = (a.connection_manager()?, b.connection_manager()?);
     // The server listens before the client begins.
     let serving = serve(&EventChannel::from_port(server_manager), plan)?;
     let address = (*b.addresses().first().context("the device has no address")?, plan.common.port).into();
     let calling = Line::Call { manager: EventChannel::from_port(client_manager), address };
-    let end = |plan: &Plan, hca: &Hca, line: &Line, patience: Patience, out: &mut dyn Write| {
-        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+    both(
+        plan,
+        |plan, patience, out| uverbs::open_with(b.open(), End { plan, line: &serving, patience, out })?,
+        |plan, patience, out| uverbs::open_with(a.open(), End { plan, line: &calling, patience, out })?,
+    )
+}
+
+/// One of two ends in this process.
+struct End<'a> {
+    plan: &'a Plan,
+    line: &'a Line,
+    patience: Patience,
+    out: &'a mut dyn Write,
+}
+
+impl DriverVisitor for End<'_> {
+    type Out = Result<()>;
+
+    fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
+        let Self { plan, line, patience, out } = self;
         let side = line.side(PortSpace::Tcp, None, patience.left("a connection")?)?;
         let mut exchange = exchange(&context, (line, side), &patience)?;
         dispatch(plan, &context, &mut exchange, Some(line), (patience, true), out)
-    };
-    both(
-        plan,
-        |plan, patience, out| end(plan, &b, &serving, patience, out),
-        |plan, patience, out| end(plan, &a, &calling, patience, out),
-    )
+    }
 }
 
 /// Both ends in this process.
@@ -276,7 +286,7 @@ mod tests {
 
     /// Runs a test in this process and returns the client's result as JSON.
     fn run(line: &str) -> serde_json::Value {
-        on(device::software().unwrap(), line)
+        on(device::tests::hcas(), line)
     }
 
     fn on<D: Driver>([a, b]: [Context<D>; 2], line: &str) -> serde_json::Value {
@@ -332,7 +342,7 @@ mod tests {
             "send-lat -c UD",
             "send-bw -c UD -s 64 -l 4",
         ] {
-            let value = on(device::software_efa().unwrap(), &format!("{line} -n 40"));
+            let value = on(device::tests::efas(), &format!("{line} -n 40"));
             let row = &value["results"][0];
             let figure = if line.contains("lat") { "t_typical" } else { "bw_average" };
             assert!(row[figure].as_f64().is_some_and(|n| n > 0.0), "{line}: {value}");
@@ -346,7 +356,7 @@ mod tests {
             let error = parse(line).unwrap_err();
             assert!(error.contains(what), "{line}: {error}");
         }
-        let value = on(device::software_efa().unwrap(), "send-bw -n 5 -c SRD -a");
+        let value = on(device::tests::efas(), "send-bw -n 5 -c SRD -a");
         assert_eq!(
             value["results"].as_array().map(Vec::len),
             Some(13),
@@ -401,7 +411,7 @@ mod tests {
 
     #[test]
     fn json_has_the_error_of_a_test() {
-        let [a, b] = device::software().unwrap();
+        let [a, b] = device::tests::hcas();
         // Datagrams without a receive are lost, so the server waits in vain.
         let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
         let mut client = plan.clone();
@@ -424,7 +434,7 @@ mod tests {
 
     #[test]
     fn an_end_that_fails_ends_the_other() {
-        let [a, b] = device::software().unwrap();
+        let [a, b] = device::tests::hcas();
         let plan = parse("send-bw -n 10 --timeout 0 -i 7").unwrap();
         let error = here(&plan, &a, &b).unwrap_err();
         assert!(!error.is::<crate::patience::OtherEndFailed>(), "{error:#}");
@@ -432,7 +442,7 @@ mod tests {
 
     #[test]
     fn the_error_is_that_of_the_end_that_fails_first() {
-        let [a, b] = device::software().unwrap();
+        let [a, b] = device::tests::hcas();
         // Datagrams without a receive are lost, so the server waits in vain.
         let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
         let error = format!("{:#}", here(&plan, &a, &b).unwrap_err());

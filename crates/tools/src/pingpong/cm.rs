@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core::net::SocketAddr;
 use std::io::Write;
 use uverbs::attr::{AhAttr, Gid, QpState, QpType};
-use uverbs::mlx5::Mlx5;
 use uverbs::qp::QpControl;
+use uverbs::software::Device;
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Rc, Uc, Ud, open_with};
 use uverbs_cm::{ConnParam, EventChannel, PortSpace};
 
@@ -51,12 +51,12 @@ fn space(options: &Options) -> PortSpace {
     }
 }
 
-/// Runs an end; both ends on software HCAs.
+/// Runs an end; both ends on software devices.
 pub(super) fn main(options: Options) -> Result<()> {
     if device::is_here(options.common.ib_dev.as_deref()) {
-        return here(options).context("on software HCAs");
+        return here(options).context("on software devices");
     }
-    let hca = device::hca_of_fabric(options.common.ib_dev.as_deref())?;
+    let hca = device::outside(options.common.ib_dev.as_deref())?;
     let manager = match &hca {
         Some(hca) => EventChannel::from_port(hca.connection_manager()?),
         None => cm::open()?,
@@ -75,8 +75,8 @@ pub(super) fn main(options: Options) -> Result<()> {
     };
     let side = line.side(space(&options), None, options.patience())?;
     if let Some(hca) = hca {
-        let context = Context::<Mlx5>::from_kernel(hca.open())?;
-        return Visit { options, line: &line, side }.visit(context).context("on the software HCA");
+        return open_with(hca.open(), Visit { options, line: &line, side })?
+            .context("on the software device");
     }
     let info = side.device()?;
     if let Some(name) = &options.common.ib_dev {
@@ -91,20 +91,18 @@ fn listen(manager: &EventChannel, options: &Options) -> Result<Line> {
     Line::serve(manager, &[space(options)], options.common.bind, options.common.port)
 }
 
-/// Both ends in this process, on two software HCAs. Only the client prints.
+/// Both ends in this process, on two software devices. Only the client prints.
 pub(super) fn here(options: Options) -> Result<()> {
-    let fabric: uverbs_hca::Fabric = crate::pcap::fabric(0)?;
-    let [a, b] = [(); 2].map(|()| fabric.device(device::SOFTWARE).build());
+    let [a, b] = device::Software::of_or_first(options.common.ib_dev.as_deref())?.two()?;
     let [server, client] = super::ends(options)?;
     // The server listens before the client begins.
     let serving = listen(&EventChannel::from_port(b.connection_manager()?), &server)?;
     let ip = *b.addresses().first().context("the device has no address")?;
     let address = SocketAddr::new(ip, server.common.port);
     let calling = Line::Call { manager: EventChannel::from_port(a.connection_manager()?), address };
-    let visit = |options: Options, line, hca: &uverbs_hca::Hca| {
-        let context = Context::<Mlx5>::from_kernel(hca.open())?;
+    let visit = |options: Options, line, device: &Device| {
         let side = Line::side(line, space(&options), None, options.patience())?;
-        Visit { options, line, side }.visit(context)
+        open_with(device.open(), Visit { options, line, side })?
     };
     super::both(server, client, |server| visit(server, &serving, &b), |client| visit(client, &calling, &a))
 }

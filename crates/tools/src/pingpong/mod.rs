@@ -73,8 +73,7 @@ impl device::Visitor for Alone {
 
 /// Both ends in this process, on two software devices. Only the client prints.
 fn here(options: Options) -> Result<()> {
-    let kind = device::Software::of(options.common.ib_dev.as_deref());
-    kind.unwrap_or(device::Software::Hca).here(Both(options)).flatten()
+    device::Software::of_or_first(options.common.ib_dev.as_deref())?.here(Both(options)).flatten()
 }
 
 /// Both ends in this process.
@@ -411,8 +410,12 @@ mod tests {
             run(options).with_context(|| line.to_owned()).unwrap_or_else(|e| panic!("{e:#}"));
         }
         assert!(here(options::tests::parse("rc host").unwrap()).is_err());
-        for (line, what) in [("rc -d efa0", "SRD"), ("srd -d hca0", "SRD")] {
-            let error = format!("{:#}", here(options::tests::parse(line).unwrap()).unwrap_err());
+        for (line, what) in
+            [("rc -d efa0", "SRD"), ("srd -d hca0", "SRD"), ("rc --cm -d efa0", "connection manager")]
+        {
+            let options = options::tests::parse(line).unwrap();
+            let run = if options.common.cm { cm::here } else { here };
+            let error = format!("{:#}", run(options).unwrap_err());
             assert!(error.contains(what), "{line}: {error}");
         }
     }

@@ -53,7 +53,7 @@ fn opcodes_are_those_of_the_man_page() {
 #[test]
 fn the_software_efa_passes() {
     let args = Args { ib_dev: None, ib_port: 1, gid_idx: None, timeout: 10, json: false };
-    let report = device::Visitor::visit(Visit(&args), device::software_efa().unwrap(), None).unwrap();
+    let report = device::Visitor::visit(Visit(&args), device::tests::efas(), None).unwrap();
     assert_eq!(report.failures(), 0, "{}", report.text());
     let ok = |qp: &str| {
         report.cases.iter().filter(|c| c.qp_type == qp && matches!(c.verdict, Verdict::Ok)).count()
@@ -65,7 +65,7 @@ fn the_software_efa_passes() {
 #[test]
 fn the_software_hca_passes() {
     let args = Args { ib_dev: None, ib_port: 1, gid_idx: None, timeout: 10, json: false };
-    let report = device::Visitor::visit(Visit(&args), device::software().unwrap(), None).unwrap();
+    let report = device::Visitor::visit(Visit(&args), device::tests::hcas(), None).unwrap();
     assert_eq!(report.failures(), 0, "{}", report.text());
     let ok = report.cases.iter().filter(|c| matches!(c.verdict, Verdict::Ok)).count();
     // All but the two opcodes that no mlx5 device has, and DC by C's faces.

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use uverbs_hca::trace::{Step, chart, read};
+use uverbs_fabric::trace::{Step, chart, read};
 
 /// Run a program and show what its software NICs do: requests, packets, data that are placed, completions, events, timers
 ///
