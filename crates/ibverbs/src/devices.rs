@@ -127,7 +127,7 @@ fn empty() -> ibv_device {
 /// The software devices of this process.
 #[cfg(feature = "hca")]
 fn software() -> Outcome<Vec<(ibv_device, Source)>> {
-    let device = |(i, found): (usize, &crate::software::Device)| {
+    let device = |(i, found): (usize, &uverbs_software::Device)| {
         let (mut device, name) = (empty(), found.name());
         device.node_type = found.node_type().0.into();
         device.transport_type = found.node_type().transport().0.into();
@@ -231,7 +231,9 @@ fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
 #[cfg(feature = "hca")]
 pub(crate) fn is_scripted(device: *mut ibv_device) -> bool {
     match source(device) {
-        Ok(Source::Software(index)) => crate::software::is_scripted(*index),
+        Ok(Source::Software(index)) => {
+            crate::software::device(*index).is_ok_and(|device| device.is_scripted())
+        }
         _ => false,
     }
 }
@@ -240,7 +242,7 @@ pub(crate) fn is_scripted(device: *mut ibv_device) -> bool {
 #[cfg(feature = "hca")]
 pub(crate) fn script_post(device: *mut ibv_device, verb: &str, queue: u32) -> Option<Errno> {
     match source(device) {
-        Ok(Source::Software(index)) => crate::software::script_post(*index, verb, queue),
+        Ok(Source::Software(index)) => crate::software::device(*index).ok()?.script_post(verb, queue),
         _ => None,
     }
 }
@@ -276,7 +278,7 @@ pub(crate) fn is_mlx5_device(device: *mut ibv_device) -> bool {
         Ok(Source::Kernel(info)) => info.pci_id().is_some_and(Mlx5::MATCH.pci),
         #[cfg(feature = "hca")]
         Ok(Source::Software(index)) => {
-            crate::software::devices().is_ok_and(|all| all.get(*index).is_some_and(|device| device.is_mlx5()))
+            crate::software::device(*index).is_ok_and(|device| device.driver_id() == Mlx5::DRIVER_ID)
         }
         Err(_) => false,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The connection manager of the first software device, in place of the kernel's `/dev/infiniband/rdma_cm`.
+//! The connection manager of the first software device that has one, in place of the kernel's `/dev/infiniband/rdma_cm`.
 //!
 //! librdmacm opens that file and writes commands to it. A library that is preloaded, as `tests/clients/c/rdma_cm.c`, hands its calls to this
 //! one: if it has the function `uverbs_software_cm`, that is called with pointers to the functions below when the devices are made. A descriptor
@@ -8,7 +8,7 @@
 // UNSAFETY: functions that C calls, dlsym(3), and the addresses in commands.
 
 use crate::errno::{Errno, Outcome};
-use crate::software::{self, Device};
+use crate::software;
 use core::ffi::{c_int, c_void};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -54,12 +54,8 @@ fn channel(fd: c_int) -> Option<Arc<dyn CmPort>> {
 
 extern "C" fn open() -> c_int {
     let devices = software::devices().unwrap_or_default();
-    let hca = devices.iter().find_map(|device| match device {
-        Device::Hca(hca) => Some(hca),
-        Device::Efa(_) => None,
-    });
-    let Some(hca) = hca else { return -Errno::ENODEV.raw() };
-    let port = match hca.connection_manager() {
+    let Some(device) = devices.iter().find(|device| device.has_ip()) else { return -Errno::ENODEV.raw() };
+    let port = match device.connection_manager() {
         Ok(port) => port,
         Err(error) => return -error.errno().raw(),
     };

@@ -31,8 +31,8 @@ use crate::object::removed::Removable;
 use core::ptr;
 use std::sync::Arc;
 use uverbs_core::kernel::Kernel;
-use uverbs_hca::{Fabric, Link};
 use uverbs_mlx5::{Devx, Mlx5, Options};
+use uverbs_software::hca::{Fabric, Link};
 
 /// A mask of 64 bytes.
 #[repr(C)]

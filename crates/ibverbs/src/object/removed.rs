@@ -21,8 +21,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
-use uverbs_hca::Hca;
 use uverbs_mlx5::Mlx5;
+use uverbs_software::hca::Hca;
 
 /// A device whose commands fail after its removal, as those of `ib_uverbs` do.
 #[derive(Debug)]
