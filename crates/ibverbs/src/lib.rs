@@ -24,6 +24,7 @@ mod context;
 mod convert;
 mod data;
 mod devices;
+mod driver_library;
 mod dv;
 mod efadv;
 mod errno;
@@ -39,3 +40,6 @@ mod software;
 #[cfg(feature = "hca")]
 mod software_cm;
 mod verbs;
+
+/// The drivers that have more than the verbs of the kernel.
+const DRIVER_LIBRARIES: [driver_library::DriverLibrary; 2] = [dv::LIBRARY, efadv::LIBRARY];

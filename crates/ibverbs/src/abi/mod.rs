@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The structs of `<infiniband/verbs.h>` (and `<infiniband/mlx5dv.h>`, `<infiniband/efadv.h>`), under their C names, with the fields of
+//! The structs of `<infiniband/verbs.h>` and `<infiniband/mlx5dv.h>` (those of `<infiniband/efadv.h>` are in `efadv`), under their C names, with the fields of
 //! rdma-core 65.
 //!
 //! [`c_struct`] also records the offset of each field. The tests compare the offsets with the tables in `data/`, which
@@ -49,25 +49,15 @@ macro_rules! zeroed {
     ($($ty:ty),* $(,)?) => {
         $(
             // SAFETY: the fields are integers, pointers, types of pthread, optional functions, and structs and arrays of these.
-            unsafe impl Zeroed for $ty {}
+            unsafe impl $crate::abi::Zeroed for $ty {}
         )*
     };
 }
+pub(crate) use {c_struct, zeroed};
 
 zeroed! {
     attr::ibv_srq_init_attr_ex,
     context::verbs_context,
-    efadv::efadv_ah_attr,
-    efadv::efadv_cq,
-    efadv::efadv_cq_attr,
-    efadv::efadv_cq_init_attr,
-    efadv::efadv_device_attr,
-    efadv::efadv_mr_attr,
-    efadv::efadv_qp,
-    efadv::efadv_qp_init_attr,
-    efadv::efadv_rq_depth_attr,
-    efadv::efadv_sq_depth_attr,
-    efadv::efadv_wq_attr,
     mlx5dv::mlx5dv_qp_ex,
     object::ibv_cq_ex,
     object::ibv_srq,
@@ -79,7 +69,6 @@ zeroed! {
 pub(crate) mod attr;
 pub(crate) mod context;
 pub(crate) mod device;
-pub(crate) mod efadv;
 pub(crate) mod flow;
 pub(crate) mod kern;
 pub(crate) mod mlx5dv;

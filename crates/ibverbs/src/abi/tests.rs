@@ -2,7 +2,8 @@
 //! Compares the structs with the headers: with tables of rdma-core 44 and 65, and with the output of a C program for
 //! the installed header.
 
-use super::{Layout, attr, context, device, efadv, flow, kern, mlx5dv, object, qp, wq};
+use super::{Layout, attr, context, device, flow, kern, mlx5dv, object, qp, wq};
+use crate::efadv;
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

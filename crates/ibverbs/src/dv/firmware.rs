@@ -9,6 +9,7 @@ use super::Of;
 use crate::abi::context::ibv_context;
 use crate::abi::qp::ibv_qp;
 use crate::arg::Arg;
+use crate::driver_library::in_order_cap;
 use crate::errno::{Errno, Outcome, ensure, number};
 use crate::object::{ah, qp};
 use core::ffi::c_int;
@@ -17,7 +18,7 @@ use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::wr::IbvAh;
 
 /// The values of a QP that the functions here use.
-pub(crate) struct Known<'a> {
+struct Known<'a> {
     open: Of<'a, ibv_qp>,
     handle: u32,
     qp_num: u32,
@@ -30,15 +31,17 @@ impl Known<'_> {
     fn is(&self, types: &[QpType]) -> bool {
         !self.is_dct && types.iter().any(|known| *known as u32 == self.qp_type)
     }
-
-    /// Whether data is written in order; `false` if that is not known.
-    pub(crate) fn writes_in_order(&self) -> bool {
-        (self.is_dct || self.is_rts)
-            && self.open.driver.query_qp_data_in_order(self.handle, self.qp_num, self.is_dct).unwrap_or(false)
-    }
 }
 
-pub(crate) fn known<'a>(qp: Arg<'a, ibv_qp>) -> Outcome<Known<'a>> {
+/// The data that a QP writes in order; none if that is not known. `EOPNOTSUPP` if the device is not an mlx5 device.
+pub(super) fn in_order(qp: Arg<'_, ibv_qp>) -> Outcome<c_int> {
+    let Known { open, handle, qp_num, is_rts, is_dct, .. } = known(qp)?;
+    let is_known =
+        (is_dct || is_rts) && open.driver.query_qp_data_in_order(handle, qp_num, is_dct).unwrap_or(false);
+    Ok(if is_known { in_order_cap::WHOLE_MSG | in_order_cap::ALIGNED_128_BYTES } else { 0 })
+}
+
+fn known<'a>(qp: Arg<'a, ibv_qp>) -> Outcome<Known<'a>> {
     let open = super::of_object(qp)?;
     let is_dct = qp::of(open.open, &open.object)?.is_dct();
     // SAFETY: the QP exists as long as `open`; no reference to C's part is created, which programs write.

@@ -31,7 +31,7 @@ mod devx_events;
 mod dm;
 mod dr;
 mod extra;
-pub(crate) mod firmware;
+mod firmware;
 mod init_obj;
 mod mkey;
 mod mr;
@@ -47,6 +47,7 @@ mod wr_mkey;
 use crate::abi::context::ibv_context;
 use crate::arg::Arg;
 use crate::context::Private;
+use crate::driver_library::DriverLibrary;
 use crate::errno::{Errno, Outcome};
 use crate::live::{Live, Object, Used};
 use crate::object::destroy_handle;
@@ -55,6 +56,10 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use uverbs_core::Error;
 use uverbs_mlx5::Mlx5;
+
+/// What mlx5 has besides.
+pub(crate) const LIBRARY: DriverLibrary =
+    DriverLibrary { firmware_version: |_, _| None, in_order: firmware::in_order };
 
 /// The driver of a context, `EOPNOTSUPP` if the device is not an mlx5 device.
 fn mlx5(here: &Private) -> Outcome<&Open<Mlx5>> {

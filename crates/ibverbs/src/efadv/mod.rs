@@ -8,26 +8,142 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | here | the structs that this library reads or writes, with the fields of rdma-core 65 |
 //! | `query` | the device, address handles, regions, depths of queues, the memory of queues |
-//! | `create` | SRD QPs, CQs with EFA's options |
-//! | `functions` | the functions of `struct efadv_cq` and `struct efadv_qp` |
+//! | `create` | SRD QPs, CQs with EFA's options, and the functions of `struct efadv_cq` and `struct efadv_qp` |
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to structs, whose size the program passes.
 
 mod create;
-mod functions;
 mod query;
 
-pub(crate) use query::{firmware_version, writes_blocks_in_order};
-
-use crate::abi::Zeroed;
 use crate::abi::context::ibv_context;
+use crate::abi::{Zeroed, c_struct, zeroed};
 use crate::arg::Arg;
+use crate::driver_library::DriverLibrary;
 use crate::errno::{Outcome, ensure};
 use crate::live::{Object, Used};
 use crate::verbs::{Open, driver};
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::{ptr, slice};
 use uverbs_efa::Efa;
+
+/// What EFA has besides.
+pub(crate) const LIBRARY: DriverLibrary =
+    DriverLibrary { firmware_version: query::firmware_version, in_order: query::in_order };
+
+c_struct! {
+    struct efadv_device_attr {
+        comp_mask: u64,
+        max_sq_wr: u32,
+        max_rq_wr: u32,
+        max_sq_sge: u16,
+        max_rq_sge: u16,
+        inline_buf_size: u16,
+        inline_buf_size_ex: u16,
+        device_caps: u32,
+        max_rdma_size: u32,
+    }
+
+    struct efadv_ah_attr {
+        comp_mask: u64,
+        ahn: u16,
+        reserved: [u8; 6],
+    }
+
+    struct efadv_sq_depth_attr {
+        comp_mask: u64,
+        flags: u32,
+        max_send_sge: u32,
+        max_rdma_sge: u32,
+        max_inline_data: u32,
+    }
+
+    struct efadv_rq_depth_attr {
+        comp_mask: u64,
+        max_recv_sge: u32,
+    }
+
+    struct efadv_qp_init_attr {
+        comp_mask: u64,
+        driver_qp_type: u32,
+        flags: u16,
+        sl: u8,
+        reserved: u8,
+        wr_flags: u64,
+    }
+
+    struct efadv_wq_attr {
+        comp_mask: u64,
+        buffer: *mut u8,
+        entry_size: u32,
+        num_entries: u32,
+        doorbell: *mut u32,
+        max_batch: u32,
+        caps: u16,
+        reserved: [u8; 2],
+    }
+
+    struct efadv_qp {
+        comp_mask: u64,
+        wr_set_processing_hints: Option<unsafe extern "C" fn(*mut efadv_qp, u32)>,
+    }
+
+    struct efadv_cq_init_attr {
+        comp_mask: u64,
+        wc_flags: u64,
+        flags: u64,
+        ext_mem_dmabuf: ExtMemory,
+    }
+
+    struct efadv_cq_attr {
+        comp_mask: u64,
+        buffer: *mut u8,
+        entry_size: u32,
+        num_entries: u32,
+        doorbell: *mut u32,
+    }
+
+    struct efadv_cq {
+        comp_mask: u64,
+        wc_read_sgid: Option<unsafe extern "C" fn(*mut efadv_cq, Option<&mut MaybeUninit<[u8; 16]>>) -> c_int>,
+        wc_is_unsolicited: Option<unsafe extern "C" fn(*mut efadv_cq) -> bool>,
+    }
+
+    struct efadv_mr_attr {
+        comp_mask: u64,
+        ic_id_validity: u16,
+        recv_ic_id: u16,
+        rdma_read_ic_id: u16,
+        rdma_recv_ic_id: u16,
+    }
+}
+
+/// The anonymous struct in [`efadv_cq_init_attr`]: memory for the queue, which this library does not take.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ExtMemory {
+    buffer: *mut u8,
+    length: u64,
+    offset: u64,
+    fd: i32,
+    reserved: [u8; 4],
+}
+
+zeroed! {
+    efadv_ah_attr,
+    efadv_cq,
+    efadv_cq_attr,
+    efadv_cq_init_attr,
+    efadv_device_attr,
+    efadv_mr_attr,
+    efadv_qp,
+    efadv_qp_init_attr,
+    efadv_rq_depth_attr,
+    efadv_sq_depth_attr,
+    efadv_wq_attr,
+}
 
 /// The driver of the context at a C pointer, `EOPNOTSUPP` if the device is not an EFA device.
 fn of<'a>(context: Arg<'a, ibv_context>) -> Outcome<&'a Open<Efa>> {
@@ -89,7 +205,6 @@ unsafe fn write<T: Zeroed>(value: &T, attr: *mut T, inlen: u32, min: usize) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::efadv::{efadv_device_attr, efadv_rq_depth_attr};
     use crate::errno::Errno;
 
     #[test]

@@ -4,16 +4,16 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to structs.
 
-use super::{end_of, of, of_object, read, write};
-use crate::abi::context::ibv_context;
-use crate::abi::efadv::{
+use super::{
     efadv_ah_attr, efadv_cq_attr, efadv_device_attr, efadv_mr_attr, efadv_rq_depth_attr, efadv_sq_depth_attr,
-    efadv_wq_attr,
+    efadv_wq_attr, end_of, of, of_object, read, write,
 };
+use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_cq;
 use crate::abi::qp::ibv_qp;
 use crate::arg::Arg;
 use crate::context::Private;
+use crate::driver_library::in_order_cap;
 use crate::errno::{Errno, Outcome, ensure, negative, number};
 use crate::object::{ah, cq, qp};
 use crate::verbs::driver;
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn uverbs_efadv_query_cq(
 }
 
 /// The text of the firmware's version, which libefa makes of the first four bytes; `None` if the device is not an EFA device.
-pub(crate) fn firmware_version(here: &Private, attr: &DeviceAttr) -> Option<String> {
+pub(super) fn firmware_version(here: &Private, attr: &DeviceAttr) -> Option<String> {
     driver::<Efa>(here).ok()?;
     let [a, b, c, d, ..] = attr.fw_ver.to_ne_bytes();
     Some(format!("{a}.{b}.{c}.{d}"))
@@ -234,6 +234,7 @@ pub(crate) fn firmware_version(here: &Private, attr: &DeviceAttr) -> Option<Stri
 
 /// Whether aligned blocks of 128 bytes of an RDMA operation are written in order (`efa_query_qp_data_in_order` in `verbs.c` of libefa).
 /// `EOPNOTSUPP` if the device is not an EFA device.
-pub(crate) fn writes_blocks_in_order(qp: Arg<'_, ibv_qp>) -> Outcome<bool> {
-    Ok(of_object(qp)?.0.driver.limits().has(EFA_QUERY_DEVICE_CAPS_DATA_POLLING_128))
+pub(super) fn in_order(qp: Arg<'_, ibv_qp>) -> Outcome<c_int> {
+    let has_blocks = of_object(qp)?.0.driver.limits().has(EFA_QUERY_DEVICE_CAPS_DATA_POLLING_128);
+    Ok(if has_blocks { in_order_cap::ALIGNED_128_BYTES } else { 0 })
 }

@@ -11,7 +11,7 @@ use crate::abi::device::{
 };
 use crate::arg::Arg;
 use crate::context::{self, Private};
-use crate::efadv;
+use crate::driver_library;
 use crate::errno::{Errno, Outcome, ensure, minus_one, negative, number, pointer};
 use crate::{convert::device as convert, devices};
 use core::ffi::c_int;
@@ -62,9 +62,8 @@ pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_con
 /// The device's attributes, and its firmware's version.
 fn ask(here: &Private) -> Outcome<(DeviceAttr, Option<String>)> {
     let attr = here.verbs().query_device()?;
-    let of_efa = efadv::firmware_version(here, &attr);
     let from_sysfs = || here.kernel().attribute("fw_ver").ok().and_then(|bytes| parse::text(&bytes));
-    let fw_ver = of_efa.or_else(from_sysfs);
+    let fw_ver = driver_library::firmware_version(here, &attr).or_else(from_sysfs);
     Ok((attr, fw_ver))
 }
 

@@ -13,8 +13,7 @@ use crate::abi::qp::{
 };
 use crate::arg::Arg;
 use crate::convert::qp as convert;
-use crate::dv::firmware;
-use crate::efadv;
+use crate::driver_library::{self, in_order_cap};
 use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
 use crate::object::qp::{Parents, mask};
 use core::ffi::c_int;
@@ -312,14 +311,6 @@ mod in_order_flag {
     pub(super) const DEVICE_ONLY: u32 = 1 << 1;
 }
 
-/// `enum ibv_query_qp_data_in_order_caps`
-mod in_order_cap {
-    use core::ffi::c_int;
-
-    pub(super) const WHOLE_MSG: c_int = 1 << 0;
-    pub(super) const ALIGNED_128_BYTES: c_int = 1 << 1;
-}
-
 /// The guarantees are those of the device for a QP; its answer is the same for all operations. Only x86 processors keep
 /// the order, so for others 0 is returned unless the flag `DEVICE_ONLY` is set.
 ///
@@ -335,11 +326,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     nothing(|| {
         ensure(flags & !(in_order_flag::RETURN_CAPS | in_order_flag::DEVICE_ONLY) == 0)?;
         ensure(cfg!(target_arch = "x86_64") || flags & in_order_flag::DEVICE_ONLY != 0)?;
-        if efadv::writes_blocks_in_order(qp).unwrap_or(false) {
-            caps = in_order_cap::ALIGNED_128_BYTES;
-        } else if firmware::known(qp)?.writes_in_order() {
-            caps = in_order_cap::WHOLE_MSG | in_order_cap::ALIGNED_128_BYTES;
-        }
+        caps = driver_library::in_order(qp)?;
         Ok(())
     });
     if flags & in_order_flag::RETURN_CAPS != 0 { caps } else { (caps & in_order_cap::WHOLE_MSG != 0).into() }
