@@ -15,7 +15,7 @@ use crate::{aarch64, bench, cargo, ci, clients, fuzz, packets, repo_root, run, v
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
-use uverbs_lab::Series;
+use uverbs_lab::{Kind, Series};
 
 /// Run all tests: cargo test, those for aarch64, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
@@ -198,7 +198,7 @@ fn layouts() -> Result<()> {
 /// Compares the formats of EFA with the headers of the kernel's driver, which the lab has beside the driver that it builds. `cargo test` says
 /// that it does not compare them.
 fn efa_formats() -> Result<()> {
-    let headers = vm::lab(false)?.efa_headers(Series::named("7.2")?)?;
+    let headers = vm::lab(false)?.headers(Kind::Efa, Series::named("7.2")?)?;
     let mut cmd = cargo::cargo(&["test", "--workspace", "--test", "headers", "every_declaration"]);
     run::inherit(cmd.env("UVERBS_EFA_HEADERS", headers))
 }

@@ -7,6 +7,9 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::device::Selection;
+pub use crate::device::{Kind as DeviceArg, Programs};
+
 /// The options of a boot.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BootArgs {
@@ -61,22 +64,6 @@ pub struct BootArgs {
     pub verbose: bool,
 }
 
-/// The generation of EFA devices by default.
-const GENERATION: u8 = 3;
-
-/// The devices of `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum DeviceArg {
-    /// The kernel's software device for RoCE
-    Rxe,
-    /// The kernel's software device for iWARP
-    Siw,
-    /// The kernel's mlx5 driver, on software ConnectX NICs
-    Mlx5,
-    /// The kernel's efa driver, on software EFAs
-    Efa,
-}
-
 /// The ports of `--link`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum LinkArg {
@@ -86,6 +73,16 @@ pub enum LinkArg {
     Roce,
     /// InfiniBand and Ethernet, one after the other
     All,
+}
+
+impl LinkArg {
+    const fn links(self) -> &'static [Link] {
+        match self {
+            Self::Ib => &[Link::Ib],
+            Self::Roce => &[Link::Roce],
+            Self::All => &Link::ALL,
+        }
+    }
 }
 
 /// Parses `NAME=VALUE`.
@@ -111,7 +108,7 @@ impl BootArgs {
         self.peers.as_deref().unwrap_or(HOME_SUITE)
     }
 
-    /// The selected devices. `default` is used without `--link`; `program` returns the program of mlx5 or EFA devices,
+    /// The selected devices. `default` is used without `--link`; `program` returns the program of kinds that have one,
     /// see [`Device::Mlx5`].
     ///
     /// # Errors
@@ -121,31 +118,9 @@ impl BootArgs {
         default: LinkArg,
         program: impl FnOnce(DeviceArg) -> Result<PathBuf>,
     ) -> Result<Vec<Device>> {
-        ensure!(
-            self.generation.is_none() || self.device == DeviceArg::Efa,
-            "only EFA devices have a --generation"
-        );
-        if self.device != DeviceArg::Mlx5 {
-            let link = (self.device == DeviceArg::Rxe).then_some(LinkArg::Roce);
-            ensure!(self.link.is_none() || self.link == link, "these devices do not support this --link");
-            ensure!(self.mkeys == Mkeys::Command, "only mlx5 devices support --mkeys umr");
-            return Ok(vec![match self.device {
-                DeviceArg::Efa => {
-                    let generation = self.generation.unwrap_or(GENERATION);
-                    Device::Efa { program: program(self.device)?, generation }
-                }
-                DeviceArg::Siw => Device::Siw,
-                _ => Device::Rxe,
-            }]);
-        }
-        let program = program(self.device)?;
-        let links = match self.link.unwrap_or(default) {
-            LinkArg::Ib => &[Link::Ib][..],
-            LinkArg::Roce => &[Link::Roce],
-            LinkArg::All => &Link::ALL,
-        };
-        let device = |link: &Link| Device::Mlx5 { program: program.clone(), link: *link, mkeys: self.mkeys };
-        Ok(links.iter().map(device).collect())
+        let links = self.link.map(LinkArg::links);
+        let selection = Selection { links, mkeys: self.mkeys, generation: self.generation };
+        self.device.devices(&selection, default.links(), program)
     }
 
     /// One boot of a kernel.

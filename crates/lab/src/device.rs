@@ -2,22 +2,117 @@
 //! The two RDMA devices of a guest, on one link or fabric: rxe or siw of the guest's own kernel, or software ConnectX NICs or EFAs
 //! that a process of the host offers to QEMU as PCI devices.
 //!
-//! Everything that depends on the kind of devices is here: the QEMU that they need, the process beside it, and their
-//! names. [`crate::guest`] has the guest's environment, `guest/init.sh` the setup.
+//! Everything that depends on the kind of devices is here: a kind is a variant of [`Kind`] with its [`Facts`], and one of [`Device`] with its
+//! options. [`crate::beside`] has the process beside QEMU, [`crate::guest`] the guest's environment, `guest/init.sh` the setup.
 
-use crate::module::{self, Module};
-use crate::{HOME_SUITE, console};
-use anyhow::{Context, Result, bail};
-use core::time::Duration;
-use std::fs::{self, File};
-use std::io::Write;
+use crate::HOME_SUITE;
+use crate::beside::{Hca, Wire};
+use crate::module::Module;
+use anyhow::Result;
+#[cfg(feature = "cli")]
+use anyhow::ensure;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Instant;
 
 /// The suite whose QEMU has vfio-user-pci (10.1 or later).
 const VFIO_USER_SUITE: &str = "forky";
+
+/// A kind of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Kind {
+    /// The kernel's software device for RoCE
+    Rxe,
+    /// The kernel's software device for iWARP
+    Siw,
+    /// The kernel's mlx5 driver, on software ConnectX NICs
+    Mlx5,
+    /// The kernel's efa driver, on software EFAs
+    Efa,
+}
+
+/// What the lab knows of a kind.
+struct Facts {
+    /// The name in options and in `LAB_DEVICE`.
+    name: &'static str,
+    /// The names of the two devices.
+    devices: [&'static str; 2],
+    /// The module of the driver, if the kernel does not contain it.
+    module: Option<Module>,
+    /// The program that implements the devices beside QEMU, by default.
+    program: Option<&'static str>,
+    /// The script of the guest that loads the drivers and waits for the devices: its name and its text.
+    script: Option<(&'static str, &'static str)>,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Rxe, Self::Siw, Self::Mlx5, Self::Efa];
+
+    const fn facts(self) -> &'static Facts {
+        match self {
+            Self::Rxe => {
+                &Facts { name: "rxe", devices: ["rxe0", "rxe1"], module: None, program: None, script: None }
+            }
+            Self::Siw => &Facts {
+                name: "siw",
+                devices: ["siw0", "siw1"],
+                module: Some(Module {
+                    name: "siw",
+                    source: "drivers/infiniband/sw/siw",
+                    config: "CONFIG_RDMA_SIW",
+                    headers: false,
+                }),
+                program: None,
+                script: None,
+            },
+            Self::Mlx5 => &Facts {
+                name: "mlx5",
+                devices: ["mlx5_0", "mlx5_1"],
+                module: None,
+                program: Some("uverbs-hca"),
+                script: Some(("lab-mlx5-up", include_str!("../guest/lab-mlx5-up.sh"))),
+            },
+            Self::Efa => &Facts {
+                name: "efa",
+                devices: ["efa_0", "efa_1"],
+                module: Some(Module {
+                    name: "efa",
+                    source: "drivers/infiniband/hw/efa",
+                    config: "CONFIG_INFINIBAND_EFA",
+                    headers: true,
+                }),
+                program: Some("uverbs-efa"),
+                script: Some(("lab-efa-up", include_str!("../guest/lab-efa-up.sh"))),
+            },
+        }
+    }
+
+    /// The name in options and in `LAB_DEVICE`.
+    pub const fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The program that implements the devices beside QEMU, by default; `None` if the guest's kernel implements them.
+    pub const fn program(self) -> Option<&'static str> {
+        self.facts().program
+    }
+
+    /// The module of the driver, if the kernel does not contain it.
+    pub(crate) const fn module(self) -> Option<&'static Module> {
+        self.facts().module.as_ref()
+    }
+
+    /// The script of the guest that loads the drivers and waits for the devices: its name and its text.
+    pub(crate) const fn script(self) -> Option<(&'static str, &'static str)> {
+        self.facts().script
+    }
+
+    /// The kinds with a program, in words: `mlx5 and efa`.
+    pub(crate) fn with_program() -> String {
+        let with = Self::ALL.into_iter().filter(|kind| kind.program().is_some());
+        with.map(Self::name).collect::<Vec<_>>().join(" and ")
+    }
+}
 
 /// The link layer and the transport of the devices' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +140,11 @@ impl Link {
             Self::Efa => "efa",
         }
     }
+
+    /// Whether each device has a network device and an IP address.
+    pub(crate) const fn has_network(self) -> bool {
+        matches!(self, Self::Roce | Self::Iwarp)
+    }
 }
 
 /// How the guest's kernel registers memory with the mlx5 devices.
@@ -67,7 +167,7 @@ impl Mkeys {
     }
 }
 
-/// The kind of devices of a guest.
+/// The devices of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
     /// The kernel's software device for RoCE, over a veth link.
@@ -102,14 +202,19 @@ pub enum Device {
 }
 
 impl Device {
+    /// The kind.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Rxe => Kind::Rxe,
+            Self::Siw => Kind::Siw,
+            Self::Mlx5 { .. } => Kind::Mlx5,
+            Self::Efa { .. } => Kind::Efa,
+        }
+    }
+
     /// The name in options and in `LAB_DEVICE`.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Rxe => "rxe",
-            Self::Siw => "siw",
-            Self::Mlx5 { .. } => "mlx5",
-            Self::Efa { .. } => "efa",
-        }
+        self.kind().name()
     }
 
     /// The link layer of the devices' ports.
@@ -124,42 +229,41 @@ impl Device {
 
     /// The names of the two devices.
     pub(crate) const fn names(&self) -> [&'static str; 2] {
+        self.kind().facts().devices
+    }
+
+    /// The index of the GID of the devices' IP address; of the port's own GID if they have no address that has one.
+    pub(crate) const fn gid_index(&self) -> &'static str {
         match self {
-            Self::Rxe => ["rxe0", "rxe1"],
-            Self::Siw => ["siw0", "siw1"],
-            Self::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
-            Self::Efa { .. } => ["efa_0", "efa_1"],
+            Self::Rxe => "1",
+            // The GID table of mlx5 has entries of both RoCE versions for each address; those of the port's link-local address
+            // are first.
+            Self::Mlx5 { link: Link::Roce, .. } => "3",
+            Self::Siw | Self::Mlx5 { .. } | Self::Efa { .. } => "0",
         }
     }
 
     /// The module of the driver, if the kernel does not contain it.
     pub(crate) const fn module(&self) -> Option<&'static Module> {
-        match self {
-            Self::Rxe | Self::Mlx5 { .. } => None,
-            Self::Siw => Some(&module::SIW),
-            Self::Efa { .. } => Some(&module::EFA),
-        }
+        self.kind().module()
     }
 
     /// Whether a process beside QEMU implements the devices.
     pub(crate) const fn is_beside(&self) -> bool {
-        matches!(self, Self::Mlx5 { .. } | Self::Efa { .. })
+        self.kind().program().is_some()
     }
 
     /// How the kernel registers memory with mlx5 devices.
     pub const fn mkeys(&self) -> Mkeys {
         match self {
-            Self::Rxe | Self::Siw | Self::Efa { .. } => Mkeys::Command,
             Self::Mlx5 { mkeys, .. } => *mkeys,
+            _ => Mkeys::Command,
         }
     }
 
     /// The suite whose QEMU is used by default.
     pub(crate) const fn qemu_suite(&self) -> &'static str {
-        match self {
-            Self::Rxe | Self::Siw => HOME_SUITE,
-            Self::Mlx5 { .. } | Self::Efa { .. } => VFIO_USER_SUITE,
-        }
+        if self.is_beside() { VFIO_USER_SUITE } else { HOME_SUITE }
     }
 
     /// The name for messages: `rxe`, `siw`, `mlx5 roce`, `mlx5 ib umr`.
@@ -187,146 +291,74 @@ impl Device {
     }
 }
 
-/// The connection of a boot's VM with another one: their devices are on one fabric, and a network connects the guests.
-#[derive(Clone, Debug)]
-pub(crate) struct Wire {
-    /// The directory of the sockets, relative to that of the boot.
-    pub(crate) dir: String,
-    /// The number of the VM, 1 or 2. The second connects to the first.
-    pub(crate) side: u8,
+/// The options of a command that select devices of a kind.
+#[cfg(feature = "cli")]
+pub(crate) struct Selection {
+    /// The links, if they were given.
+    pub(crate) links: Option<&'static [Link]>,
+    pub(crate) mkeys: Mkeys,
+    /// The generation, if it was given.
+    pub(crate) generation: Option<u8>,
 }
 
-impl Wire {
-    /// Arguments of the devices.
-    fn fabric(&self) -> Vec<String> {
-        let option = if self.side == 1 { "--fabric" } else { "--join" };
-        vec![option.into(), format!("{}/fabric", self.dir)]
-    }
+/// The generation of EFA devices by default.
+#[cfg(feature = "cli")]
+const GENERATION: u8 = 3;
 
-    /// QEMU's network device and its back end.
-    pub(crate) fn network(&self) -> [String; 2] {
-        // The second one retries until the first one listens, also if the first one boots again.
-        let role = if self.side == 1 { "server=on" } else { "server=off,reconnect-ms=200" };
-        [
-            format!("stream,id=wire,{role},addr.type=unix,addr.path={}/net", self.dir),
-            format!("virtio-net-pci,netdev=wire,romfile=,mac=52:55:56:00:00:{:02x}", self.side),
-        ]
-    }
-}
-
-/// The longest time until the devices listen, on a busy host.
-const START_LIMIT: Duration = Duration::from_secs(60);
-
-/// The longest time until their process has ended, on a busy host.
-const END_LIMIT: Duration = Duration::from_secs(30);
-
-/// The running process of the devices; killed when dropped.
-pub(crate) struct Hca {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Hca {
-    /// Sockets of the devices, relative to the directory of the boot: the path of a Unix socket must be short.
-    pub(crate) const SOCKETS: [&'static str; 2] = ["hca0.sock", "hca1.sock"];
-
-    /// The socket at which the fabric takes commands; the guest's port `hca` is connected to it.
-    pub(crate) const CONTROL: &'static str = "hca.ctl";
-
-    /// The log of the process, in the directory of the boot.
-    pub(crate) const LOG: &'static str = "hca.log";
-
-    /// Starts the devices and waits until they listen.
-    fn start(program: &Path, args: &[String], dir: &Path) -> Result<Self> {
-        let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
-        for socket in sockets.clone() {
-            // A socket of an earlier attempt must be removed, because a process does not listen at an existing path.
-            let _ = fs::remove_file(socket);
-        }
-        let path = dir.join(Self::LOG);
-        let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        let both = log.try_clone().context("cannot share the devices' log")?;
-        // The program starts in another directory.
-        let program = if program.components().count() > 1 {
-            program.canonicalize().with_context(|| format!("no program {}", program.display()))?
-        } else {
-            program.to_owned()
+#[cfg(feature = "cli")]
+impl Kind {
+    /// The devices that options select. `links` are those without an option; `program` returns the program of kinds that have one.
+    ///
+    /// # Errors
+    /// The kind does not have an option, or `program` fails.
+    pub(crate) fn devices(
+        self,
+        selection: &Selection,
+        links: &'static [Link],
+        program: impl FnOnce(Self) -> Result<PathBuf>,
+    ) -> Result<Vec<Device>> {
+        let Selection { links: given, mkeys, generation } = *selection;
+        ensure!(generation.is_none() || self == Self::Efa, "only EFA devices have a --generation");
+        let only = match self {
+            Self::Mlx5 => {
+                let program = program(self)?;
+                let device = |link: &Link| Device::Mlx5 { program: program.clone(), link: *link, mkeys };
+                return Ok(given.unwrap_or(links).iter().map(device).collect());
+            }
+            Self::Rxe => Device::Rxe,
+            Self::Siw => Device::Siw,
+            Self::Efa => {
+                Device::Efa { program: program(self)?, generation: generation.unwrap_or(GENERATION) }
+            }
         };
-        // The kernel kills the devices if this process is killed.
-        let mut cmd = Command::new("setpriv");
-        cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
-        cmd.args(args).args(["--control", Self::CONTROL]);
-        for socket in Self::SOCKETS {
-            cmd.args(["--socket", socket]);
-        }
-        let child = cmd
-            .stdin(Stdio::piped())
-            .stdout(both)
-            .stderr(log)
-            .spawn()
-            .context("cannot start the devices (by `setpriv` of util-linux)")?;
-        let mut this = Self { child, log: path };
-        let start = Instant::now();
-        while !sockets.clone().all(|socket| socket.exists()) {
-            if let Some(status) = this.child.try_wait().context("cannot get the status of the devices")? {
-                bail!("the devices ended: {status}\n{}", this.tail(30));
-            }
-            if start.elapsed() > START_LIMIT {
-                bail!("the devices do not listen after {START_LIMIT:?}\n{}", this.tail(30));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(this)
-    }
-
-    /// The last lines of the log.
-    fn tail(&self, lines: usize) -> String {
-        console::tail(&String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()), lines)
-    }
-
-    /// Ends the devices after QEMU, so that they write the summary at the end of their log. Returns their status if
-    /// they had exited by themselves.
-    pub(crate) fn end(mut self) -> Result<Option<String>> {
-        if let Some(status) = self.child.try_wait().context("cannot get the status of the devices")? {
-            return Ok(Some(status.to_string()));
-        }
-        if let Some(mut stdin) = self.child.stdin.take() {
-            // The write fails if the process is exiting; its status is read below.
-            let _ = stdin.write_all(b"quit\n");
-        }
-        let start = Instant::now();
-        while start.elapsed() < END_LIMIT {
-            match self.child.try_wait().context("cannot get the status of the devices")? {
-                Some(status) if status.success() => return Ok(None),
-                Some(status) => return Ok(Some(status.to_string())),
-                None => thread::sleep(Duration::from_millis(5)),
-            }
-        }
-        self.kill();
-        Ok(Some(format!("not within {END_LIMIT:?} after the command `quit`")))
-    }
-
-    fn kill(&mut self) {
-        // Both calls fail only if it has already exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        ensure!(given.is_none_or(|given| given == [only.link()]), "these devices do not support this --link");
+        ensure!(mkeys == Mkeys::Command, "only mlx5 devices support --mkeys umr");
+        Ok(vec![only])
     }
 }
 
-impl Drop for Hca {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// The programs that implement devices, as options of a command.
+#[cfg(feature = "cli")]
+#[derive(clap::Args, Clone, Debug)]
+pub struct Programs {
+    /// The program that implements mlx5 devices
+    #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-hca")]
+    hca: PathBuf,
+    /// The program that implements EFA devices
+    #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-efa")]
+    efa: PathBuf,
 }
 
-/// Lines of the devices' log that are errors: unknown commands of the guest, violations of a driver, panics.
-pub(crate) fn complaints(log: &str) -> Vec<&str> {
-    log.lines()
-        .filter(|line| {
-            line.starts_with("unknown:") || line.starts_with("violation:") || line.contains("panicked at")
-        })
-        .take(20)
-        .collect()
+#[cfg(feature = "cli")]
+impl Programs {
+    /// That of a kind; `None` if it has none.
+    pub fn of(&self, kind: Kind) -> Option<&Path> {
+        match kind {
+            Kind::Rxe | Kind::Siw => None,
+            Kind::Mlx5 => Some(&self.hca),
+            Kind::Efa => Some(&self.efa),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -334,20 +366,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_end_at_once_are_reported_with_their_output() {
-        let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        // `false` ignores its arguments.
-        let start = Hca::start(Path::new("/bin/false"), &[], &dir);
-        let why = start.err().expect("no devices").to_string();
-        fs::remove_dir_all(&dir).unwrap();
-        assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");
+    fn the_facts_of_kinds_agree() {
+        for kind in Kind::ALL {
+            let module = kind.module().map_or(kind.name(), |module| module.name);
+            assert_eq!(module, kind.name());
+            assert_eq!(kind.script().is_some(), kind.program().is_some());
+            if let Some((name, text)) = kind.script() {
+                assert_eq!(name, format!("lab-{}-up", kind.name()));
+                let init = include_str!("../guest/init.sh");
+                assert!(text.contains(&format!("# {name}: ")) && init.contains(&format!("/usr/bin/{name}")));
+            }
+            assert!(kind.facts().devices.iter().all(|device| device.starts_with(kind.name())));
+        }
+        assert_eq!(Kind::with_program(), "mlx5 and efa");
     }
 
+    #[cfg(feature = "cli")]
     #[test]
-    fn complaints_are_lines_with_a_prefix() {
-        let log = "INFO  hca0: command 0x100\nunknown: command 0x9 X, 2 times\nviolation: qp 3: y\nother";
-        assert_eq!(complaints(log), ["unknown: command 0x9 X, 2 times", "violation: qp 3: y"]);
+    fn programs_are_those_of_the_kinds() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            programs: Programs,
+        }
+        let Cli { programs } = clap::Parser::parse_from(["lab"]);
+        for kind in Kind::ALL {
+            assert_eq!(programs.of(kind), kind.program().map(Path::new));
+        }
     }
 
     #[test]

@@ -23,8 +23,9 @@
 //! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`,
 //! and with mlx5 and EFA `lab-hca`, and `lab-mlx5-up` or `lab-efa-up`.
 
+use crate::beside::Wire;
 use crate::cpio::Cpio;
-use crate::device::{Device, Link, Wire};
+use crate::device::{Device, Kind, Link};
 use crate::kernel::Series;
 use crate::vm::Spec;
 use anyhow::{Context, Result};
@@ -100,18 +101,13 @@ fn environment(
         }
     };
     let names = device.names();
-    let (ips, netdevs) = match device.link() {
+    let (ips, netdevs) = match (device.link().has_network(), wire) {
+        (false, _) => (["", ""], ["", ""]),
         // Both guests of a pair are on one link.
-        Link::Roce if wire.is_some_and(|wire| wire.side == 2) => (["10.0.0.3", "10.0.0.4"], ["v0", "v1"]),
-        Link::Roce | Link::Iwarp => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
-        Link::Ib | Link::Efa => (["", ""], ["", ""]),
-    };
-    // The GID table of mlx5 has entries of both RoCE versions for each address; those of the port's link-local address
-    // are first.
-    let gid_index = match device {
-        Device::Rxe => "1",
-        Device::Mlx5 { link: Link::Roce, .. } => "3",
-        Device::Siw | Device::Mlx5 { .. } | Device::Efa { .. } => "0",
+        (true, Some(Wire { side: 2, .. })) if device.link() == Link::Roce => {
+            (["10.0.0.3", "10.0.0.4"], ["v0", "v1"])
+        }
+        (true, _) => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
     };
     let mut vars = vec![
         ("LAB_KERNEL", series.name),
@@ -122,7 +118,7 @@ fn environment(
         ("LAB_DEV_B", names[1]),
         ("LAB_IP_A", ips[0]),
         ("LAB_IP_B", ips[1]),
-        ("LAB_GID_INDEX", gid_index),
+        ("LAB_GID_INDEX", device.gid_index()),
         ("LAB_NETDEV_A", netdevs[0]),
         ("LAB_NETDEV_B", netdevs[1]),
         ("LAB_NS_A", ns[0]),
@@ -153,8 +149,9 @@ pub(crate) fn part(spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
             cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
         }
     }
-    cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("../guest/lab-mlx5-up.sh"));
-    cpio.file("usr/bin/lab-efa-up", 0o755, include_bytes!("../guest/lab-efa-up.sh"));
+    for (name, text) in Kind::ALL.into_iter().filter_map(Kind::script) {
+        cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
+    }
     let mut env = String::new();
     for (name, value) in environment(spec.series, &spec.device, *bare, wire) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));

@@ -34,6 +34,7 @@
 pub mod apt;
 #[cfg(feature = "cli")]
 pub mod args;
+mod beside;
 mod clock;
 mod console;
 mod cpio;
@@ -48,7 +49,7 @@ pub mod run;
 mod userland;
 mod vm;
 
-pub use device::{Device, Link, Mkeys};
+pub use device::{Device, Kind, Link, Mkeys};
 pub use guest::{Share, Task};
 pub use kernel::Series;
 pub use vm::{Outcome, Spec};
@@ -115,15 +116,17 @@ impl Lab {
         vm::pair(self, spec)
     }
 
-    /// The directory with the headers of the kernel's EFA driver, from the source of this series. The driver is built first, if it is not
-    /// there yet.
+    /// The directory with the headers of a driver that the kernel does not contain, from the source of this series. The driver is built
+    /// first, if it is not there yet.
     ///
     /// # Errors
-    /// A package cannot be fetched, or the driver does not compile.
-    pub fn efa_headers(&self, series: Series) -> Result<PathBuf> {
+    /// The lab does not build this driver, or keeps no headers of it; a package cannot be fetched, or the driver does not compile.
+    pub fn headers(&self, kind: Kind, series: Series) -> Result<PathBuf> {
+        let module = kind.module().filter(|module| module.headers);
+        let module = module.with_context(|| format!("the lab has no headers of {}", kind.name()))?;
         let _lock = self.lock()?;
         let kernel = series.prepare(self, &userland::Userland::host_tools(self)?)?;
-        module::EFA.prepare(self, series, &kernel.version)
+        module.prepare(self, series, &kernel.version)
     }
 
     /// A path in the lab's directory.

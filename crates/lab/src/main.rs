@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
+use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg, Programs};
 use uverbs_lab::{Device, Lab, Task};
 
 /// Run commands in VMs that have two RDMA devices (rxe, siw, mlx5 or efa) joined by a link
@@ -18,12 +18,8 @@ struct Cli {
     /// Directory for packages, kernels and logs [default: uverbs-lab in $XDG_CACHE_HOME or ~/.cache]
     #[arg(long, global = true, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The program that implements mlx5 devices
-    #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-hca")]
-    hca: PathBuf,
-    /// The program that implements EFA devices
-    #[arg(long, global = true, value_name = "PROGRAM", default_value = "uverbs-efa")]
-    efa: PathBuf,
+    #[command(flatten)]
+    programs: Programs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -71,7 +67,8 @@ impl Cli {
 
     fn devices(&self, boot: &BootArgs) -> Result<Vec<Device>> {
         boot.devices(LinkArg::Ib, |device| {
-            Ok(if device == DeviceArg::Efa { self.efa.clone() } else { self.hca.clone() })
+            let program = self.programs.of(device);
+            program.map(Into::into).with_context(|| format!("{} needs no program", device.name()))
         })
     }
 }
@@ -87,8 +84,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Verb::Run { boot, command } => (boot, Task::command(command)),
         Verb::Shell { boot } => (boot, Task::Shell),
         Verb::Pair { boot, command } => {
-            let efa = boot.device == DeviceArg::Efa;
-            let device = if efa { DeviceArg::Efa } else { DeviceArg::Mlx5 };
+            // The default of the option is a kind without a program.
+            let device = if boot.device.program().is_some() { boot.device } else { DeviceArg::Mlx5 };
             let boot = BootArgs { device, ..boot.clone() };
             let outcome = boot.pair(&cli.lab(&boot)?, &cli.devices(&boot)?, &Task::command(command))?;
             return Ok(ExitCode::from(outcome.code()));

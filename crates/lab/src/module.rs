@@ -24,24 +24,12 @@ pub(crate) struct Module {
     /// Its name, and that of its directory.
     pub(crate) name: &'static str,
     /// The directory of its source.
-    source: &'static str,
+    pub(crate) source: &'static str,
     /// The option that selects it.
-    config: &'static str,
+    pub(crate) config: &'static str,
     /// Whether its own headers are kept, for tests of their formats.
-    headers: bool,
+    pub(crate) headers: bool,
 }
-
-/// Soft-iWARP.
-pub(crate) const SIW: Module =
-    Module { name: "siw", source: "drivers/infiniband/sw/siw", config: "CONFIG_RDMA_SIW", headers: false };
-
-/// Amazon's EFA.
-pub(crate) const EFA: Module = Module {
-    name: "efa",
-    source: "drivers/infiniband/hw/efa",
-    config: "CONFIG_INFINIBAND_EFA",
-    headers: true,
-};
 
 impl Module {
     /// Returns the directory with the module, and its headers if they are kept, for the kernel of this version; builds it first if it

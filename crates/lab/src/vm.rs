@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One boot of a VM: starts it, passes its output on while it runs, and returns its outcome.
 
+use crate::beside::{self, Hca, Wire};
 use crate::cpio::Cpio;
-use crate::device::{self, Device, Hca, Wire};
+use crate::device::{Device, Kind};
 use crate::guest::{self, Share, Task};
 use crate::kernel::{Kernel, Series};
 use crate::port::{self, Event, Monitor, Port};
@@ -199,7 +200,7 @@ const BOOT_TRIES: u32 = 3;
 /// Boots two guests on one fabric.
 pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
     let device = &spec.device;
-    ensure!(device.is_beside(), "only mlx5 and EFA devices of two guests can be on one fabric");
+    ensure!(device.is_beside(), "only {} devices of two guests can be on one fabric", Kind::with_program());
     // The second device process waits a limited time for the first: both guests start at once.
     Parts::prepare(lab, spec)?;
     let sockets = RunDir::new(lab, "pair")?;
@@ -256,7 +257,7 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
         dir.keep = true;
     }
     let hca = devices_log(spec, &dir.path);
-    let complaints = hca.as_deref().map(device::complaints).unwrap_or_default();
+    let complaints = hca.as_deref().map(beside::complaints).unwrap_or_default();
     let (outcome, message) = match ending {
         Ending::Exit(0) if !complaints.is_empty() => {
             (Outcome::Broken, Some(format!("THE DEVICES COMPLAINED:\n{}", complaints.join("\n"))))
