@@ -61,6 +61,23 @@ impl Device {
             Self::Efa => "efa",
         }
     }
+
+    /// The device with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|device| device.name() == name)
+    }
+
+    /// What has the formats, in words.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Mlx5 => "ConnectX, and the software one",
+            Self::Rxe => "Soft-RoCE of Linux",
+            Self::Siw => "Soft-iWARP of Linux",
+            Self::Efa => "Amazon's EFA, and the software one",
+        }
+    }
 }
 
 impl fmt::Display for Device {

@@ -6,6 +6,7 @@ mod live;
 use crate::number::{number, positive};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use uverbs_decode::ring::{Ring, RxeHeader};
@@ -22,8 +23,8 @@ use uverbs_fabric::ring::{Queue, RingDump};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The device whose format the entries have
-    #[arg(long, value_enum)]
-    device: DeviceArg,
+    #[arg(long, value_parser = device())]
+    device: Device,
     /// What the entries are
     #[arg(value_enum)]
     what: WhatArg,
@@ -76,17 +77,10 @@ pub(crate) struct Args {
     length: Option<u32>,
 }
 
-/// The format of a device
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DeviceArg {
-    /// ConnectX, and the software one
-    Mlx5,
-    /// Soft-RoCE of Linux
-    Rxe,
-    /// Soft-iWARP of Linux
-    Siw,
-    /// Amazon's EFA, and the software one
-    Efa,
+/// The names of devices, as values of an option.
+fn device() -> impl TypedValueParser<Value = Device> {
+    let values = Device::ALL.map(|device| PossibleValue::new(device.name()).help(device.about()));
+    PossibleValuesParser::new(values).try_map(|name| Device::named(&name).context("no such device"))
 }
 
 /// The kind of a queue
@@ -151,16 +145,7 @@ const MAX: u64 = 64 << 20;
 
 impl Args {
     fn format(&self) -> Format {
-        Format {
-            device: match self.device {
-                DeviceArg::Mlx5 => Device::Mlx5,
-                DeviceArg::Rxe => Device::Rxe,
-                DeviceArg::Siw => Device::Siw,
-                DeviceArg::Efa => Device::Efa,
-            },
-            what: self.what.get(),
-            kind: self.qp_type.get(),
-        }
+        Format { device: self.device, what: self.what.get(), kind: self.qp_type.get() }
     }
 
     /// The value of an option in a text.
@@ -220,9 +205,8 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 
 /// Prints a queue of a software device, whose format it has told.
 fn live_ring(args: &Args, dump: &RingDump, out: &mut dyn Write) -> Result<()> {
-    let known =
-        |text: &str| Args::value::<DeviceArg>(text).is_some_and(|device| device as u8 == args.device as u8);
-    ensure!(known(&dump.device), "the device has the format of {}", dump.device);
+    let is_known = Device::named(&dump.device) == Some(args.device);
+    ensure!(is_known, "the device has the format of {}", dump.device);
     let kind = Args::value::<KindArg>(&dump.kind).context("an unknown type of QP")?;
     let what = Args::value::<WhatArg>(&dump.what).context("an unknown kind of queue")?;
     let format = Format { kind: kind.get(), what: what.get(), ..args.format() };

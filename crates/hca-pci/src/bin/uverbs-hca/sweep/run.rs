@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 use uverbs_fabric::script::Script;
-use uverbs_hca::Fabric;
+use uverbs_hca::{Fabric, Hca};
+use uverbs_software::{MODELS, Model};
 
 /// Between two looks at the processes.
 const LOOK: Duration = Duration::from_millis(3);
@@ -212,7 +213,12 @@ impl Program {
                 command.env("UVERBS_HCA", "2");
             }
             if self.is_shared {
-                command.env("UVERBS_HCA_FABRIC", &socket).env("UVERBS_EFA_FABRIC", folder.join("efa"));
+                for model in MODELS {
+                    // The program here listens for its own model.
+                    let of_model =
+                        if *model == Model::of::<Hca>() { &socket } else { &folder.join(model.prefix()) };
+                    command.env(model.variable("FABRIC"), of_model);
+                }
             }
             if let Some(library) = &self.library {
                 command.env("LD_LIBRARY_PATH", library);
