@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uverbs_book::{all_commands, pages, repo_root};
 
+#[path = "book/named.rs"]
+mod named;
+
 fn read(path: &str) -> String {
     fs::read_to_string(repo_root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
@@ -393,6 +396,10 @@ fn environment_variables_are_those_of_the_code() {
             read.extend(variables(&source));
         }
     }
+    let of_models: Vec<_> = uverbs::software::MODELS.iter().flat_map(|model| model.variables()).collect();
+    assert!(of_models.len() > 6, "only {of_models:?}: has this build both models?");
+    read.extend(of_models.iter().cloned());
+    in_code.extend(of_models);
     let documented: BTreeSet<_> = first_cells("docs/src/reference/environment.md").into_iter().collect();
     let missing: Vec<_> = read.difference(&documented).collect();
     assert!(missing.is_empty(), "environment.md lacks {missing:?}");
@@ -722,9 +729,7 @@ fn generations_of_the_software_efa_are_those_of_the_code() {
     use uverbs_efa_hw::feature::EFA_ADMIN_FEATURE_DEVICE_ATTR_DESC_DATA_POLLING_128_MASK as POLL_128;
 
     let text = read("docs/src/reference/efa.md");
-    let all =
-        [Generation::First, Generation::Second, Generation::Third, Generation::Fourth, Generation::Fifth];
-    for generation in all {
+    for generation in Generation::ALL {
         let caps = Caps::of(generation);
         let has = |yes: bool| if yes { "yes" } else { "no" };
         let default = if generation == Generation::default() { ", the default" } else { "" };

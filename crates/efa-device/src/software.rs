@@ -12,6 +12,7 @@ impl Software for EfaDevice {
     const VARIABLES: &'static str = "UVERBS_EFA";
     const WHAT: &'static str = "a software EFA";
     const NODE_TYPE: NodeType = NodeType::UNSPECIFIED;
+    const OPTIONS: &'static [&'static str] = &["GENERATION"];
 
     /// `GENERATION` is the number of the generation, from 1 on.
     fn configure(builder: DeviceBuilder, options: Options<'_>) -> Result<DeviceBuilder, Errno> {

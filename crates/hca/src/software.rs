@@ -14,6 +14,7 @@ impl Software for Hca {
     const WHAT: &'static str = "a software NIC";
     const NODE_TYPE: NodeType = NodeType::CA;
     const HAS_IP: bool = true;
+    const OPTIONS: &'static [&'static str] = &["LINK", "DEVX"];
 
     /// `LINK` is `infiniband` for an InfiniBand port, `DEVX` is 0 for a device that refuses commands for the firmware. Bytes that hardware
     /// ignores are ignored: the drivers of other projects leave stale ones there.

@@ -63,6 +63,9 @@ pub trait Software: Handle {
     /// Whether devices have IP addresses: then a host has a connection manager, and a device can have an address of this host.
     const HAS_IP: bool = false;
 
+    /// The names of its [options](Options); no others are read.
+    const OPTIONS: &'static [&'static str] = &[];
+
     /// Sets what the options select.
     ///
     /// # Errors

@@ -69,12 +69,13 @@ fn make(variables: Variables<'_>) -> Result<Made, Errno> {
 
 /// Adds the devices of a model.
 fn add(model: Model, variables: Variables<'_>, made: &mut Made) -> Result<(), Errno> {
-    let options = |option: &str| variables(&model.variable(option));
-    let addresses = if model.has_ip { addresses(options("UDP"))? } else { Vec::new() };
+    let value = |option: &str| variables(&model.variable(option));
+    let options = |option: &str| model.options.contains(&option).then(|| value(option)).flatten();
+    let addresses = if model.has_ip { addresses(value("UDP"))? } else { Vec::new() };
     let count = number(variables(model.variables))?.or((!addresses.is_empty()).then_some(addresses.len()));
     let Some(count) = count else { return Ok(()) };
     let fabric = model.fabric(std::process::id().into());
-    let socket = options("FABRIC");
+    let socket = value("FABRIC");
     if let Some(socket) = &socket {
         fabric.meet(Path::new(socket)).map_err(|error| errno(&error))?;
     }
@@ -103,6 +104,8 @@ fn addresses(value: Option<OsString>) -> Result<Vec<IpAddr>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::RefCell;
+    use std::collections::BTreeSet;
     use uverbs_fabric::script::Script;
 
     /// The devices of an environment with these variables.
@@ -130,6 +133,18 @@ mod tests {
         }
         let all: Vec<_> = MODELS.iter().map(|model| (model.variables.to_owned(), "1")).collect();
         assert_eq!(names(&of(&all).unwrap()), MODELS.iter().map(|model| model.name(0)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_variable_is_read_but_those_of_the_models() {
+        let known: BTreeSet<String> = MODELS.iter().flat_map(|model| model.variables()).collect();
+        let asked = RefCell::new(BTreeSet::new());
+        make(&|name| {
+            asked.borrow_mut().insert(name.to_owned());
+            MODELS.iter().any(|model| model.variables == name).then(|| "1".into())
+        })
+        .unwrap();
+        assert_eq!(asked.into_inner(), known);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub struct Model {
     pub(crate) node_type: NodeType,
     pub(crate) driver_id: u32,
     pub(crate) has_ip: bool,
+    pub(crate) options: &'static [&'static str],
     fabric: fn(u64) -> Fabric,
     parse: fn(&str) -> Option<Stat>,
     refuses: fn(&Rule) -> Option<&'static str>,
@@ -53,6 +54,7 @@ impl Model {
             node_type: S::NODE_TYPE,
             driver_id: S::DRIVER_ID,
             has_ip: S::HAS_IP,
+            options: S::OPTIONS,
             fabric: |seed| Fabric::of::<S>(uverbs_fabric::Fabric::new(seed)),
             parse: parse::<S>,
             refuses: S::Model::refuses,
@@ -87,6 +89,13 @@ impl Model {
     #[must_use]
     pub fn variable(self, option: &str) -> String {
         format!("{}_{option}", self.variables)
+    }
+
+    /// All environment variables about its devices ([`of_environment`](crate::of_environment)).
+    #[must_use]
+    pub fn variables(self) -> Vec<String> {
+        let options = self.options.iter().copied().chain(["FABRIC"]).chain(self.has_ip.then_some("UDP"));
+        options.map(|option| self.variable(option)).chain([self.variables.to_owned()]).collect()
     }
 
     /// The name of the device with a number.
