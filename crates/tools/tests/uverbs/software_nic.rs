@@ -235,6 +235,33 @@ fn an_end_whose_peer_is_killed_ends() {
     }
 }
 
+/// Each model has a variable for the socket of its own fabric.
+#[test]
+fn processes_share_a_fabric_of_their_model() {
+    for (device, variable, line) in [
+        ("hca0", "UVERBS_HCA_FABRIC", "perf write-bw -s 64 -n 40"),
+        ("efa0", "UVERBS_EFA_FABRIC", "perf send-bw -c SRD -s 64 -n 40"),
+    ] {
+        let socket = std::env::temp_dir().join(format!("uverbs-tools-{device}-{}", std::process::id()));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let end = |host: &str| {
+            let mut command = uverbs(&format!("{line} -d {device} -p {port} {host}"));
+            command.env(variable, &socket);
+            command
+        };
+        let mut server = end("").spawn().unwrap();
+        let mut output = BufReader::new(server.stdout.take().unwrap());
+        let mut first = String::new();
+        output.read_line(&mut first).unwrap();
+        assert!(first.contains("Waiting for a client") && socket.exists(), "{device}: {first:?}");
+        let client = end("127.0.0.1").output().unwrap();
+        assert!(client.status.success(), "{device}: {client:?}");
+        std::io::copy(&mut output, &mut std::io::sink()).unwrap();
+        assert!(wait(server).success(), "{device}");
+        let _ = std::fs::remove_file(&socket);
+    }
+}
+
 /// Two processes on one fabric, which rdma_cm connects.
 #[test]
 fn processes_of_a_fabric_connect_by_rdma_cm() {
