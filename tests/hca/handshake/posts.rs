@@ -75,11 +75,13 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 static SIGNAL: Mutex<()> = Mutex::new(());
 
 extern "C" fn stand_still(_: libc::c_int) {
+    // Short, and the processor is free for the reset that the thread holds up.
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
     STOPPED.store(true, Ordering::SeqCst);
     while STOP.load(Ordering::SeqCst) {
-        core::hint::spin_loop();
-        // SAFETY: sched_yield(2) takes nothing, and may be called in a handler.
-        unsafe { libc::sched_yield() };
+        let none = core::ptr::null_mut();
+        // SAFETY: pselect(2) may be called in a handler (signal-safety(7)); it reads a time, which exists, and has no sets.
+        unsafe { libc::pselect(0, none, none, none, &raw const pause, core::ptr::null()) };
     }
     STOPPED.store(false, Ordering::SeqCst);
 }
@@ -90,7 +92,7 @@ impl Stopper {
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = stand_still as extern "C" fn(libc::c_int) as usize;
         action.sa_flags = libc::SA_RESTART;
-        // SAFETY: a handler that uses atomics and sched_yield(2) only; the old action is not requested.
+        // SAFETY: a handler that uses atomics and pselect(2) only; the old action is not requested.
         let result = unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut()) };
         ensure!(result == 0, "sigaction: {}", std::io::Error::last_os_error());
         Ok(Self)
