@@ -74,11 +74,12 @@ impl Finished {
 pub fn pattern(out: &mut [u8], batch: u32, block: u32) {
     let stamp = u64::from(batch) << 32 | u64::from(block);
     let mut number = stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for (n, chunk) in out.chunks_mut(8).enumerate() {
-        if n > 0 {
-            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        }
-        let bytes = if n == 0 { stamp } else { number ^ number >> 33 }.to_be_bytes();
-        chunk.copy_from_slice(&bytes[..chunk.len()]);
+    let mut bytes = stamp.to_be_bytes();
+    let (words, rest) = out.as_chunks_mut();
+    for word in words {
+        *word = bytes;
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes = (number ^ number >> 33).to_be_bytes();
     }
+    rest.copy_from_slice(&bytes[..rest.len()]);
 }
