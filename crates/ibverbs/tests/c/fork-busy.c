@@ -3,7 +3,6 @@
    rest: what they held is as it was at the fork, and the child has the processor. */
 #include "common.h"
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ static void *work(void *unused)
 	while (!stop) {
 		rounds++;
 		while (rest && !stop)
-			usleep(100);
+			usleep(500);
 		int count;
 		struct ibv_device **list = ibv_get_device_list(&count);
 		CHECK(list && count == 2);
@@ -80,7 +79,7 @@ int main(void)
 	for (int i = 0; i < FORKS; i++) {
 		/* All threads work again, each at another place. */
 		for (unsigned now = rounds; rounds - now < 2 * THREADS;)
-			sched_yield();
+			usleep(50);
 		usleep(i * 37 % 500);
 		pid_t pid = fork();
 		CHECK(pid >= 0);
