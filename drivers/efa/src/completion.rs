@@ -22,8 +22,8 @@ pub(crate) const PHASE: u64 = (io::EFA_IO_CDESC_COMMON_PHASE_MASK as u64) << 24;
 /// The bits of the first word on which it depends whose request is complete: the QP, and the kind of queue.
 pub(crate) const WHOSE: u64 = 0xffff << 32 | (io::EFA_IO_CDESC_COMMON_Q_TYPE_MASK as u64) << 24 | UNSOLICITED;
 
-/// The bit of completions that consumed no receive.
-const UNSOLICITED: u64 = (io::EFA_IO_CDESC_COMMON_UNSOLICITED_MASK as u64) << 24;
+/// The bit of completions that consumed no receive. Those of sends do not have it.
+pub(crate) const UNSOLICITED: u64 = (io::EFA_IO_CDESC_COMMON_UNSOLICITED_MASK as u64) << 24;
 
 /// The number of the request, of the first word.
 #[cfg_attr(not(debug_assertions), inline(always))]
@@ -43,16 +43,10 @@ pub(crate) const fn is_send(first: u64) -> bool {
     first >> 24 & io::EFA_IO_CDESC_COMMON_Q_TYPE_MASK as u64 == (io::EFA_IO_SEND_QUEUE << 1) as u64
 }
 
-/// Whether an entry of a receive queue with this first word consumed no receive.
-#[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) const fn may_be_unsolicited(first: u64) -> bool {
-    first & UNSOLICITED != 0
-}
-
 /// Whether it consumed no receive, of the first word.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) const fn is_unsolicited(first: u64) -> bool {
-    may_be_unsolicited(first) && !is_send(first)
+    first & UNSOLICITED != 0 && !is_send(first)
 }
 
 /// A completion.

@@ -109,7 +109,7 @@ impl Qps {
     /// Looks for the table of an entry that may be that of a request.
     #[inline(never)]
     fn find(&mut self, first: u64) -> bool {
-        let Some(table) = self.get(first).filter(|_| !completion::may_be_unsolicited(first)) else {
+        let Some(table) = self.get(first).filter(|_| first & completion::UNSOLICITED == 0) else {
             return false;
         };
         self.last = NonNull::from(&**table);

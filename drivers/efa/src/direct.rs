@@ -45,7 +45,7 @@ impl QueuePlace {
         max_batch: u32,
     ) -> Self {
         let doorbell = match doorbell.map(Doorbell::address) {
-            Some(Some(address)) => DoorbellPlace::Address(address),
+            Some(Some(address)) => DoorbellPlace::Address(address.as_ptr().expose_provenance()),
             Some(None) => DoorbellPlace::Call,
             None => DoorbellPlace::None,
         };

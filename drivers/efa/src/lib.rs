@@ -20,36 +20,23 @@
 //! Posters and pollers have no lock of their own: each queue is used through `&mut`, and
 //! [`Locked`](uverbs_core::sync::Locked) adds one. Nothing here allocates memory in a post or a poll.
 
-#[cfg(not(loom))]
 mod completion;
-#[cfg(not(loom))]
 pub mod control;
-#[cfg(not(loom))]
 mod cq_state;
-#[cfg(not(loom))]
 mod direct;
-#[cfg(not(loom))]
 mod list;
-#[cfg(not(loom))]
 pub mod memory;
-#[cfg(not(loom))]
 mod recv;
-#[cfg(not(loom))]
 mod send;
-#[cfg(not(loom))]
 mod shared;
-// Of this crate, the model checker runs only this module.
-#[cfg_attr(loom, expect(dead_code, reason = "its tests use a part of it there"))]
 mod table;
-#[cfg(all(any(test, feature = "test-utils"), not(loom)))]
+#[cfg(any(test, feature = "test-utils"))]
 #[doc(hidden)]
 pub mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
-#[cfg(not(loom))]
 mod wqe;
 
-#[cfg(not(loom))]
 pub use {
     completion::Completion,
     control::Efa,

@@ -12,8 +12,10 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use uverbs_core::kernel::{DoorbellPage, Mapping, MemoryError, Register};
+use uverbs_core::kernel::{Mapping, MemoryError, WordRegister};
 use uverbs_core::sync::barrier;
+pub(crate) use uverbs_core::sync::burst::{BLOCK, Copies};
+use uverbs_core::sync::burst::{copy_block, store_block};
 use uverbs_efa_hw::io::{RxCdescEx, RxDesc, TxWqe, TxWqe128};
 
 /// A number of entries of a ring: a power of two, at most `max`.
@@ -36,9 +38,6 @@ pub struct Wqe(pub [u64; WQE_WORDS]);
 impl Wqe {
     pub(crate) const ZERO: Self = Self([0; WQE_WORDS]);
 }
-
-/// Words of the first block of an entry, and all of an entry of 64 bytes.
-pub(crate) const BLOCK: usize = 8;
 
 /// The send queue in memory of the device, and entries in private memory that are not published.
 ///
@@ -137,10 +136,13 @@ impl SendRing {
     pub(crate) fn write_block(&mut self, _: &Copies, position: u32, block: [u64; BLOCK]) {
         let view = self.view();
         let to = view.place(position);
-        store_block(to, block);
+        // SAFETY: the first block of an entry, which is only stored to.
+        unsafe { store_block(block, to) };
         if view.is_wide() {
             // SAFETY: the second block of the entry.
-            copy_block(unsafe { to.add(BLOCK) }, &Wqe::ZERO, 1);
+            let to = unsafe { to.add(BLOCK) };
+            // SAFETY: as above, and a block of zeros; both are aligned to 64.
+            unsafe { copy_block(NonNull::from(&Wqe::ZERO.0).cast(), to) };
         }
     }
 }
@@ -184,32 +186,15 @@ impl SendView<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn write(self, _: &Copies, position: u32, wqe: &Wqe) {
         let to = self.place(position);
-        copy_block(to, wqe, 0);
+        // SAFETY: the first block of both, which are aligned to 64.
+        unsafe { copy_block(NonNull::from(&wqe.0).cast(), to) };
         if self.is_wide() {
             // SAFETY: the second block of the entry.
-            copy_block(unsafe { to.add(BLOCK) }, wqe, 1);
+            let to = unsafe { to.add(BLOCK) };
+            let from = NonNull::from(&wqe.0[BLOCK..]).cast();
+            // SAFETY: the second block of both, which are aligned to 64.
+            unsafe { copy_block(from, to) };
         }
-    }
-}
-
-/// Copies to a [`SendRing`] that the device has not been told of. Earlier stores come before them: those of the data that the entries
-/// name, and the last doorbell. If they overtook that doorbell, the device would have more entries without a doorbell than it may have
-/// (`mmio_wc_start()` in `efa_send_wr_start()` of libefa's `verbs.c`, also between the doorbells of a list). On aarch64 stores to a register
-/// and to write-combining memory are in no order without a barrier.
-#[derive(Debug)]
-pub(crate) struct Copies(());
-
-impl Copies {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn start() -> Self {
-        barrier::write_combining_start();
-        Self(())
-    }
-
-    /// Moves them out of a value that makes no more of them, or begins the next.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn last(&mut self) -> Self {
-        Self(())
     }
 }
 
@@ -223,134 +208,8 @@ impl fmt::Debug for SendRing {
     }
 }
 
-/// Copies the `nth` block of 64 bytes (0 or 1) by the widest stores that each machine has, so that it leaves the write-combining buffer as
-/// a whole.
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn copy_block(to: NonNull<u64>, wqe: &Wqe, nth: usize) {
-    // Bounds-checked, and constant after inlining.
-    let from: &[u64] = &wqe.0[nth * 8..nth * 8 + 8];
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for i in 0..4 {
-        use core::arch::x86_64::__m128i;
-        // SAFETY: the `i`th 16 bytes of the 64 of the block.
-        let unit = unsafe { from.as_ptr().cast::<__m128i>().add(i) };
-        // SAFETY: as above; a `Wqe` is aligned to 64.
-        let unit = unsafe { unit.read() };
-        // SAFETY: `i` is below 4, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
-        let to = unsafe { to.cast::<__m128i>().add(i) };
-        // SAFETY: as above; the entries are aligned to 64.
-        unsafe { to.write_volatile(unit) };
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: 64 bytes at `from` are readable, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
-    unsafe {
-        core::arch::asm!(
-            "ld1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{from}]",
-            "st1 {{v0.2d, v1.2d, v2.2d, v3.2d}}, [{to}]",
-            from = in(reg) from.as_ptr(),
-            to = in(reg) to.as_ptr(),
-            out("v0") _,
-            out("v1") _,
-            out("v2") _,
-            out("v3") _,
-            options(nostack, preserves_flags),
-        );
-    }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    for (i, word) in from.iter().enumerate() {
-        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping ([`SendView::place`]).
-        let to = unsafe { to.add(i) };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(*word) };
-    }
-}
-
-/// Stores a block of 64 bytes. On x86-64 the words go from their registers to the write-combining buffer.
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn store_block(to: NonNull<u64>, block: [u64; BLOCK]) {
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    {
-        let mut wqe = Wqe::ZERO;
-        wqe.0[..BLOCK].copy_from_slice(&block);
-        copy_block(to, &wqe, 0);
-    }
-    #[cfg(any(miri, not(target_arch = "aarch64")))]
-    for (i, word) in block.into_iter().enumerate() {
-        // SAFETY: `i` is below 8, and 64 bytes at `to` are inside the mapping (the callers have it from [`SendView::place`]).
-        let to = unsafe { to.add(i) };
-        // SAFETY: as above.
-        unsafe { to.write_volatile(word) };
-    }
-}
-
 /// A doorbell register of 4 bytes.
-#[derive(Debug)]
-pub struct Doorbell(Register);
-
-impl Doorbell {
-    /// The register at `offset`; `None` if it is not inside the page, or not aligned.
-    #[must_use]
-    pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
-        Register::new(page, offset, 4, 4).map(Self)
-    }
-
-    /// The address of the register; `None` for that of a software device.
-    pub(crate) fn address(&self) -> Option<usize> {
-        self.0.address().map(|address| address.as_ptr().expose_provenance())
-    }
-
-    /// Stores a value.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn store(&self, value: u32) {
-        match &self.0 {
-            // SAFETY: 4 bytes of a register that is mapped, and aligned to 4 ([`new`](Self::new)).
-            Register::Mapped(register) => unsafe { register.address().cast().write_volatile(value) },
-            Register::Port(port, offset) => port.ring_word(*offset, value.to_le_bytes()),
-        }
-    }
-
-    /// Rings after copies to a [`SendRing`].
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_after_copies(&self, _: Copies, value: u32) {
-        barrier::write_combining_flush();
-        self.store(value);
-    }
-
-    /// As [`ring_after_copies`](Self::ring_after_copies), if it [is a register](Self::is_mapped). It calls no function.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_register(&self, copies: Copies, value: u32) {
-        if self.is_mapped() {
-            self.ring_after_copies(copies, value);
-        }
-    }
-
-    /// As [`ring_after_copies`](Self::ring_after_copies), and begins the next copies.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_between_copies(&self, copies: &mut Copies, value: u32) {
-        self.ring_after_copies(copies.last(), value);
-        *copies = Copies::start();
-    }
-
-    /// Whether it is a register, not a software device's.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn is_mapped(&self) -> bool {
-        self.0.address().is_some()
-    }
-
-    /// Rings after stores to memory.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_after_stores(&self, value: u32) {
-        barrier::to_device();
-        self.store(value);
-    }
-
-    /// Rings after loads of completions, whose places the device may write again.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn ring_after_loads(&self, value: u32) {
-        barrier::release_to_device();
-        self.store(value);
-    }
-}
+pub type Doorbell = WordRegister<u32>;
 
 /// The ring of a receive queue.
 ///

@@ -14,9 +14,6 @@ use uverbs_core::kernel::QpAccess;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::ControlBarrier;
 
-/// The state of a QP that a control call has closed: no state of the verbs, and no reset.
-const CLOSED: QpState = QpState(0x7d);
-
 /// Whether sends may be posted. As libefa: the device does not flush what is posted in ERR.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn may_send(word: StateWord) -> bool {
@@ -76,22 +73,12 @@ impl QpShared {
         self.access.set_state(state);
     }
 
-    /// Stores a state that allows less, before the kernel changes it, and waits for the posts in progress.
+    /// As [`QpAccess::close_all`].
     ///
     /// # Errors
-    /// The errno of membarrier(2): a post may still be in progress, and the state is that of before.
-    pub fn close(&self, state: QpState) -> Result<(), Errno> {
-        let before = self.access.state().state();
-        self.access.set_state(state);
-        self.access.wait_for_posters().inspect_err(|_| self.access.set_state(before))
-    }
-
-    /// Ends all posts, until [`open`](Self::open). As [`close`](Self::close).
-    ///
-    /// # Errors
-    /// As [`close`](Self::close).
+    /// As [`QpAccess::close_all`].
     pub fn close_all(&self) -> Result<(), Errno> {
-        self.close(CLOSED)
+        self.access.close_all()
     }
 
     /// Tells the CQs of the QP. `false` in a child of fork(2), or if a CQ is lost.

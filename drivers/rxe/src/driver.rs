@@ -197,19 +197,11 @@ impl Device for RxeDevice {
         if !matches!(attr.qp_type, QpType::Rc | QpType::Uc | QpType::Ud) {
             return Err(Error::unsupported(CREATE_QP, format!("rxe has no {} QPs", attr.qp_type)));
         }
-        if !attr.create_flags.is_empty() {
-            return Err(Error::unsupported(
-                CREATE_QP,
-                format!("rxe has no create_flags {:?}", attr.create_flags),
-            ));
-        }
+        attr.only_standard(Self::NAME)?;
         let missing = attr.send_ops_flags.difference(self.builder_ops(attr.qp_type));
         if !missing.is_empty() {
             let what = format!("send_ops_flags {missing:?} on {} QPs of {}", attr.qp_type, kernel.name());
             return Err(Error::unsupported(CREATE_QP, what));
-        }
-        if attr.max_tso_header != 0 {
-            return Err(Error::unsupported(CREATE_QP, "rxe has no segmentation offload (max_tso_header)"));
         }
         Ok(())
     }

@@ -184,15 +184,10 @@ impl Device for SiwDevice {
         if attr.qp_type != QpType::Rc {
             return missing(format!("{} QPs", attr.qp_type));
         }
-        if !attr.create_flags.is_empty() {
-            return missing(format!("create_flags {:?}", attr.create_flags));
-        }
+        attr.only_standard(Self::NAME)?;
         let ops = attr.send_ops_flags.difference(OPS);
         if !ops.is_empty() {
             return missing(format!("send_ops_flags {ops:?}"));
-        }
-        if attr.max_tso_header != 0 {
-            return missing("segmentation offload (max_tso_header)".into());
         }
         Ok(())
     }

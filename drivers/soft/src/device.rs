@@ -19,7 +19,7 @@ use uverbs_core::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CoreSupport, CqHandle, MrHandle, MrRange, PdHandle,
     QpHandle, QpParents, SrqHandle, SrqParents,
 };
-use uverbs_core::kernel::{Kernel, Mapping, Protection, Uhw};
+use uverbs_core::kernel::{Kernel, Mapping, Protection, Uhw, map_queue};
 use uverbs_core::{Error, Result};
 
 /// The kernel of a context.
@@ -203,8 +203,7 @@ pub(crate) fn send_bell(kernel: &KernelRef, handle: u32) -> KernelBell {
 /// # Errors
 /// The errno of the kernel.
 pub fn map_ring(kernel: &KernelRef, verb: &'static str, offset: u64, len: usize) -> Result<Mapping> {
-    let refused = |errno| Error::os(verb, format!("ring of {} at {offset:#x}", kernel.name()), errno);
-    kernel.mmap(offset, len, Protection::ReadWrite).map_err(refused)
+    map_queue(&**kernel, verb, "ring", (offset, len), Protection::ReadWrite)
 }
 
 /// The error if the kernel's ring makes no sense.

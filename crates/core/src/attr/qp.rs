@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! QP types, states, capabilities and creation attributes (ibv_create_qp_ex(3)).
 
+use crate::error::{Error, Result};
 use core::fmt;
 
 /// `enum ibv_qp_type`. Only sent, never returned.
@@ -226,6 +227,21 @@ pub struct QpInitAttr {
 }
 
 impl QpInitAttr {
+    /// Checks that a driver whose QPs have no flags and no segmentation can make such a QP.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] that names what the driver lacks.
+    pub fn only_standard(&self, driver: &str) -> Result<()> {
+        let missing = |what: String| Err(Error::unsupported("create_qp", format!("{driver} has no {what}")));
+        if !self.create_flags.is_empty() {
+            return missing(format!("create_flags {:?}", self.create_flags));
+        }
+        if self.max_tso_header != 0 {
+            return missing("segmentation offload (max_tso_header)".into());
+        }
+        Ok(())
+    }
+
     /// A QP of this type, with everything else zero.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {

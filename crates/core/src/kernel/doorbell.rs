@@ -6,11 +6,15 @@
 //! doorbells, and two runs with one seed are identical. The kind of a page is determined when it is mapped, so the cost
 //! is one predictable branch for each doorbell and none for a WR.
 #![expect(unsafe_code)]
-// UNSAFETY: the address of a register, which any thread may use.
+// UNSAFETY: stores to the address of a register, which any thread may use.
 
-use super::{Kernel, Mapping, Protection};
+use super::{Kernel, Mapping, Protection, page_size};
 use crate::errno::Errno;
+use crate::error::Error;
+use crate::sync::barrier;
+use crate::sync::burst::Copies;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -144,6 +148,113 @@ impl Register {
             Self::Mapped(register) => Some(register.address),
             Self::Port(..) => None,
         }
+    }
+}
+
+/// What a [`WordRegister`] takes: 4 or 8 bytes.
+pub trait RegisterWord: Copy {
+    /// Rings a software device with the bytes as they are on the bus.
+    fn ring(self, port: &dyn DoorbellPort, offset: u32);
+}
+
+impl RegisterWord for u32 {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ring(self, port: &dyn DoorbellPort, offset: u32) {
+        port.ring_word(offset, self.to_ne_bytes());
+    }
+}
+
+impl RegisterWord for u64 {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ring(self, port: &dyn DoorbellPort, offset: u32) {
+        port.ring(offset, self.to_ne_bytes());
+    }
+}
+
+/// A register that takes stores of a word.
+///
+/// # Invariant
+/// The register has as many bytes as the word, with their alignment.
+#[derive(Debug)]
+pub struct WordRegister<W>(Register, PhantomData<W>);
+
+impl<W: RegisterWord> WordRegister<W> {
+    /// The register at `offset`; `None` if it is not inside the page, or not aligned.
+    #[must_use]
+    pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
+        let size = size_of::<W>() as u32;
+        Register::new(page, offset, size, size).map(|register| Self(register, PhantomData))
+    }
+
+    /// Maps the page at `key`, in which the register is at `offset`.
+    ///
+    /// # Errors
+    /// The errno of the kernel; [`Error::Protocol`] if the register is not inside the page, or not aligned.
+    pub fn map(kernel: &dyn Kernel, verb: &'static str, key: u64, offset: u32) -> Result<Self, Error> {
+        let refused = |errno| Error::os(verb, format!("doorbell of {}", kernel.name()), errno);
+        let page = kernel.doorbells(key, page_size() as usize).map_err(refused)?;
+        let wrong = || Error::protocol(verb, format!("a doorbell at offset {offset:#x} of its page"));
+        Self::new(&page, offset).ok_or_else(wrong)
+    }
+
+    /// The address of the register; `None` for that of a software device.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[must_use]
+    pub fn address(&self) -> Option<NonNull<W>> {
+        self.0.address().map(NonNull::cast)
+    }
+
+    /// Whether it is a register, not a software device's.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.0.address().is_some()
+    }
+
+    /// Stores a word, in no order with other stores.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn store(&self, word: W) {
+        match &self.0 {
+            // SAFETY: a register that is mapped, and aligned (invariant).
+            Register::Mapped(register) => unsafe { register.address().cast().write_volatile(word) },
+            Register::Port(port, offset) => word.ring(&**port, *offset),
+        }
+    }
+
+    /// Stores after copies to write-combining memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ring_after_copies(&self, _: Copies, word: W) {
+        barrier::write_combining_flush();
+        self.store(word);
+    }
+
+    /// As [`ring_after_copies`](Self::ring_after_copies), if it [is a register](Self::is_mapped). It calls no function.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ring_register(&self, copies: Copies, word: W) {
+        if self.is_mapped() {
+            self.ring_after_copies(copies, word);
+        }
+    }
+
+    /// As [`ring_after_copies`](Self::ring_after_copies), and begins the next copies.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ring_between_copies(&self, copies: &mut Copies, word: W) {
+        self.ring_after_copies(copies.last(), word);
+        *copies = Copies::start();
+    }
+
+    /// Stores after stores to memory.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ring_after_stores(&self, word: W) {
+        barrier::to_device();
+        self.store(word);
+    }
+
+    /// Stores after loads of completions, whose places the device may write again.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn ring_after_loads(&self, word: W) {
+        barrier::release_to_device();
+        self.store(word);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::Kernel;
 use crate::errno::Errno;
+use crate::error::Error;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -151,6 +152,21 @@ impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mapping").field("ptr", &self.ptr).field("len", &self.len).finish_non_exhaustive()
     }
+}
+
+/// Maps memory of a queue, which `what` names in errors.
+///
+/// # Errors
+/// The errno of the kernel.
+pub fn map_queue(
+    kernel: &dyn Kernel,
+    verb: &'static str,
+    what: &str,
+    (offset, len): (u64, usize),
+    protection: Protection,
+) -> Result<Mapping, Error> {
+    let refused = |errno| Error::os(verb, format!("{what} of {} at {offset:#x}", kernel.name()), errno);
+    kernel.mmap(offset, len, protection).map_err(refused)
 }
 
 /// Memory in the device, mapped for reading and writing.

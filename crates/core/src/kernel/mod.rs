@@ -24,10 +24,8 @@ mod command;
 mod doorbell;
 mod fd;
 mod mapping;
-#[cfg(not(loom))]
 mod polled;
 mod process;
-#[cfg(not(loom))]
 mod qp_access;
 mod queue_access;
 mod raw;
@@ -43,13 +41,13 @@ mod write;
 pub use cm::{CmPort, RdmaCmFd};
 pub use cm_written::run_written;
 pub use command::Command;
-pub use doorbell::{DoorbellPage, DoorbellPort, MappedRegister, Register, Registers};
+pub use doorbell::{
+    DoorbellPage, DoorbellPort, MappedRegister, Register, RegisterWord, Registers, WordRegister,
+};
 pub use fd::UverbsFd;
-pub use mapping::{DeviceMapping, Mapping, MemoryError, Protection, page_size};
-#[cfg(not(loom))]
+pub use mapping::{DeviceMapping, Mapping, MemoryError, Protection, map_queue, page_size};
 pub use polled::{Entered, EnteredRef, Polled, PolledRef};
 pub use process::Process;
-#[cfg(not(loom))]
 pub use qp_access::{QpAccess, state_word};
 pub use queue_access::{AccessRef, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};

@@ -15,6 +15,9 @@ use core::sync::atomic::Ordering;
 use std::io;
 use std::sync::MutexGuard;
 
+/// The state of a QP that a control call has closed: no state of the verbs, and no reset.
+const CLOSED: QpState = QpState(0x7d);
+
 /// The access words of a QP's queues, each with one poster. Both words contain the state and the number of resets.
 #[derive(Debug)]
 pub struct QpAccess {
@@ -62,6 +65,24 @@ impl QpAccess {
             };
             let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         }
+    }
+
+    /// Stores a state that allows less, before the kernel changes it, and waits for the posts in progress.
+    ///
+    /// # Errors
+    /// As [`wait_for_posters`](Self::wait_for_posters): a post may still be in progress, and the state is that of before.
+    pub fn close(&self, state: QpState) -> Result<(), Errno> {
+        let before = self.state().state();
+        self.set_state(state);
+        self.wait_for_posters().inspect_err(|_| self.set_state(before))
+    }
+
+    /// Ends all posts, until a state is stored. As [`close`](Self::close).
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn close_all(&self) -> Result<(), Errno> {
+        self.close(CLOSED)
     }
 
     /// Waits until the posts that began before the last [`set_state`](Self::set_state) have ended.

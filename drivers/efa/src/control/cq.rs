@@ -3,14 +3,14 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the private input of commands may contain addresses; those here contain none.
 
-use super::object::{Cq, CqState as State};
+use super::object::Cq;
 use super::{Efa, STATE};
-use crate::memory::CqRing;
+use crate::memory::{CqRing, Doorbell};
 use crate::{CompletionQueue, CqBell, CqState, QueuePlace};
 use std::sync::Arc;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, CqHandle, cq};
-use uverbs_core::kernel::{Protection, Uhw};
+use uverbs_core::kernel::{Protection, Uhw, map_queue};
 use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver as _, Kept, or_destroy};
 use uverbs_core::{Error, Result};
 use uverbs_efa_hw::io::RxCdescEx;
@@ -67,8 +67,8 @@ impl Efa {
         let handle = cq::create(&self.kernel, &attr.cqe(entries), channel, user_handle, uhw)?;
         let queue = self.map_cq(&handle, &resp, channel.is_some());
         let (handle, (queue, place)) = or_destroy(handle, queue, CqHandle::destroy)?;
-        let events = queue.bell().as_ref().map(|bell| Arc::clone(bell.events()));
-        let state = State { shared: Arc::clone(queue.shared()), events, place };
+        let events = queue.bell().as_ref().map(|bell| Arc::clone(bell.events())).unwrap_or_default();
+        let state = (Arc::clone(queue.shared()), events, place);
         Ok(CqParts { cq: Cq(Kept::new(handle, state)), cqe: queue.cqe(), queue })
     }
 
@@ -80,11 +80,11 @@ impl Efa {
         has_events: bool,
     ) -> Result<(CompletionQueue, QueuePlace)> {
         let bytes = usize::try_from(resp.q_mmap_size).unwrap_or(usize::MAX);
-        let mapping = self.map(VERB, "ring", resp.q_mmap_key, bytes, Protection::Read)?;
+        let mapping = map_queue(&*self.kernel, VERB, "ring", (resp.q_mmap_key, bytes), Protection::Read)?;
         let ring = CqRing::new(mapping, handle.cqe(), self.limits.sub_cqs)
             .map_err(|e| Error::protocol(VERB, format!("rings of {} entries: {e}", handle.cqe())))?;
         let bell = if resp.comp_mask & EFA_CREATE_CQ_RESP_DB_OFF != 0 {
-            Some(CqBell::new(self.doorbell(VERB, resp.db_mmap_key, resp.db_off)?))
+            Some(CqBell::new(Doorbell::map(&*self.kernel, VERB, resp.db_mmap_key, resp.db_off)?))
         } else if has_events {
             return Err(Error::protocol(VERB, "a CQ with events and without a doorbell"));
         } else {

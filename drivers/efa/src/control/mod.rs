@@ -19,13 +19,12 @@ pub use cq::CqOptions;
 pub use object::{Cq, Qp};
 pub use qp::{QpOptions, opcodes_of};
 
-use crate::memory::Doorbell;
 use std::sync::Arc;
 use uverbs_core::attr::DeviceAttr;
 use uverbs_core::control::{ContextInfo, context, query};
-use uverbs_core::kernel::{Kernel, Mapping, Protection, Uhw, page_size};
+use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_core::sync::{ControlBarrier, ProcessMutex};
-use uverbs_core::{Errno, Error, Result};
+use uverbs_core::{Error, Result};
 use uverbs_uapi::efa::{
     EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_MIN_SQ_WR, EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_TX_BATCH,
     EFA_QUERY_DEVICE_CAPS_RDMA_READ, EFA_QUERY_DEVICE_CAPS_RDMA_WRITE, EFA_USER_CMDS_SUPP_UDATA_CREATE_AH,
@@ -178,30 +177,5 @@ impl Efa {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// Maps the memory of a queue.
-    fn map(
-        &self,
-        verb: &'static str,
-        what: &str,
-        key: u64,
-        len: usize,
-        protection: Protection,
-    ) -> Result<Mapping> {
-        self.kernel.mmap(key, len, protection).map_err(|errno| self.refused(verb, what, errno))
-    }
-
-    /// The error of a mapping.
-    fn refused(&self, verb: &'static str, what: &str, errno: Errno) -> Error {
-        Error::os(verb, format!("{what} of {}", self.kernel.name()), errno)
-    }
-
-    /// Maps the doorbell at an offset of a page.
-    fn doorbell(&self, verb: &'static str, key: u64, offset: u32) -> Result<Doorbell> {
-        let page = self.kernel.doorbells(key, page_size() as usize);
-        let page = page.map_err(|errno| self.refused(verb, "doorbell", errno))?;
-        Doorbell::new(&page, offset)
-            .ok_or_else(|| Error::protocol(verb, format!("a doorbell at offset {offset:#x} of its page")))
     }
 }

@@ -19,28 +19,19 @@ const VERB: &str = "modify_qp";
 
 /// A completion queue.
 #[derive(Debug)]
-pub struct Cq(pub(super) Kept<CqHandle, CqState>);
-
-#[derive(Debug)]
-pub(super) struct CqState {
-    pub(super) shared: Arc<CqShared>,
-    /// `None` if it raises no events.
-    pub(super) events: Option<Arc<Events>>,
-    /// Where its rings are.
-    pub(super) place: QueuePlace,
-}
+pub struct Cq(pub(super) Kept<CqHandle, (Arc<CqShared>, Arc<Events>, QueuePlace)>);
 
 impl Cq {
     /// The state that its poller and control calls share.
     #[must_use]
     pub fn shared(&self) -> &Arc<CqShared> {
-        &self.0.shared
+        &self.0.0
     }
 
     /// Where its rings are: one after the other.
     #[must_use]
     pub fn place(&self) -> &QueuePlace {
-        &self.0.place
+        &self.0.2
     }
 }
 
@@ -54,7 +45,7 @@ impl Object for Cq {
 
     /// No poll is in progress when the kernel destroys the queue, and its engine rings no doorbell later.
     fn destroy(self) -> Result<CqEvents, (Self, Error)> {
-        let destroyed = self.0.destroy(|CqState { shared, .. }, handle| {
+        let destroyed = self.0.destroy(|(shared, ..), handle| {
             shared.destroyed(handle, CqHandle::destroy, |state| state.ended = true)
         });
         destroyed.map_err(|(kept, error)| (Self(kept), error))
@@ -65,10 +56,7 @@ impl CqObject for Cq {
     type Engine = CompletionQueue;
 
     fn notify(&self) -> Arc<dyn Notify> {
-        match &self.0.events {
-            Some(events) => Arc::clone(events) as Arc<dyn Notify>,
-            None => Arc::new(()),
-        }
+        Arc::clone(&self.0.1) as Arc<dyn Notify>
     }
 }
 
@@ -146,7 +134,7 @@ impl QpObject for Qp {
         let waiting = |errno| Error::os(VERB, "waiting for posts", errno);
         match target {
             Some(QpState::RESET) => shared.close_all().map_err(waiting)?,
-            Some(QpState::ERR) => shared.close(QpState::ERR).map_err(waiting)?,
+            Some(QpState::ERR) => shared.access.close(QpState::ERR).map_err(waiting)?,
             _ => {}
         }
         // SAFETY: the QP's own handle; the state of its queues is updated here.

@@ -5,7 +5,7 @@
 
 use super::object::{Qp, State};
 use super::{Efa, STATE, of_number};
-use crate::memory::{RecvRing, SendRing};
+use crate::memory::{Doorbell, RecvRing, SendRing};
 use crate::shared::QpShared;
 use crate::table::Table;
 use crate::wqe::SendConfig;
@@ -13,9 +13,9 @@ use crate::{CqShared, QpPlaces, RecvQueue, SendQueue};
 use std::sync::Arc;
 use uverbs_core::attr::{QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
 use uverbs_core::control::{QpHandle, qp};
-use uverbs_core::kernel::{Protection, Uhw, page_size};
+use uverbs_core::kernel::{Protection, Uhw, map_queue, page_size};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes};
-use uverbs_core::provider::{Kept, QpCreate, QpParts, or_destroy};
+use uverbs_core::provider::{Driver as _, Kept, QpCreate, QpParts, or_destroy};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_core::{Errno, Error, Result};
 use uverbs_efa_hw::io::{EFA_IO_TX_DESC_INLINE_MAX_SIZE, RxDesc, TxWqe, TxWqe128};
@@ -106,12 +106,7 @@ impl Efa {
         if has_srq {
             return missing("efa has no shared receive queues".into());
         }
-        if !attr.create_flags.is_empty() {
-            return missing(format!("efa has no create_flags {:?}", attr.create_flags));
-        }
-        if attr.max_tso_header != 0 {
-            return missing("efa has no segmentation offload (max_tso_header)".into());
-        }
+        attr.only_standard(Self::NAME)?;
         let (ops, device) = (self.operations(attr.qp_type), self.kernel.name());
         let lacks = |op: &SendOpsFlags| builder_opcodes(*op) & !ops != 0;
         let absent =
@@ -232,15 +227,17 @@ impl Efa {
         let page = page_size() as usize;
         let offset = resp.llq_desc_offset as usize;
         let bytes = (offset % page + sizes.send_bytes() as usize).next_multiple_of(page);
-        let mapping = self.map(CREATE, "send queue", resp.llq_desc_mmap_key, bytes, Protection::ReadWrite)?;
+        let map =
+            |what, key, bytes| map_queue(&*self.kernel, CREATE, what, (key, bytes), Protection::ReadWrite);
+        let mapping = map("send queue", resp.llq_desc_mmap_key, bytes)?;
         let send_ring = SendRing::new(mapping, offset, sizes.sends, sizes.wide)
             .map_err(|e| wrong(format!("send queue at offset {offset:#x}: {e}")))?;
         let bytes = usize::try_from(resp.rq_mmap_size).unwrap_or(usize::MAX);
-        let mapping = self.map(CREATE, "receive queue", resp.rq_mmap_key, bytes, Protection::ReadWrite)?;
+        let mapping = map("receive queue", resp.rq_mmap_key, bytes)?;
         let recv_ring =
             RecvRing::new(mapping, sizes.descriptors).map_err(|e| wrong(format!("receive queue: {e}")))?;
-        let send_bell = self.doorbell(CREATE, resp.sq_db_mmap_key, resp.sq_db_offset)?;
-        let recv_bell = self.doorbell(CREATE, resp.rq_db_mmap_key, resp.rq_db_offset)?;
+        let send_bell = Doorbell::map(&*self.kernel, CREATE, resp.sq_db_mmap_key, resp.sq_db_offset)?;
+        let recv_bell = Doorbell::map(&*self.kernel, CREATE, resp.rq_db_mmap_key, resp.rq_db_offset)?;
 
         let from = of_number(numbers, qp_num).copied().unwrap_or_default();
         let requests = (cap.max_send_wr, cap.max_recv_wr);
