@@ -9,10 +9,10 @@
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use crate::wqe::Ah;
-use uverbs_core::provider::list::{entries, push_nodes};
+use uverbs_core::provider::list::{entries, lone, push_nodes, push_receives, read_entries};
 use uverbs_core::provider::raw::Room;
 use uverbs_core::provider::{BadWr, Data, Dest, Op, PostError, To, Wr, WrBuilder as _};
-use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
+use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, WrOpcode};
 
 /// Posts a list of sends.
 ///
@@ -21,10 +21,7 @@ use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
     // SAFETY: `list` is NULL or points to a valid node (the contract of this function).
-    if let Some(node) = unsafe { list.as_ref() }
-        && node.next.is_null()
-        && !node.sg_list.is_null()
-    {
+    if let Some(node) = unsafe { lone(list) } {
         let posted = match node.num_sge {
             // SAFETY: the node is valid and has one entry (the contract of this function).
             1 => unsafe { single::<1>(queue, node) },
@@ -40,16 +37,6 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
     unsafe { post_send_nodes(queue, list) }
 }
 
-/// The entries of a node, which need not be aligned.
-///
-/// # Safety
-/// `list` points to `N` valid entries.
-#[cfg_attr(not(debug_assertions), inline(always))]
-unsafe fn read<const N: usize>(list: *const Sge) -> [Sge; N] {
-    // SAFETY: the contract of this function.
-    unsafe { list.cast::<[Sge; N]>().read_unaligned() }
-}
-
 /// Posts a list of one node with `N` entries. `false` if there is an error, of which [`post_send_nodes`] finds the kind: nothing is posted then.
 ///
 /// # Safety
@@ -59,7 +46,7 @@ unsafe fn single<const N: usize>(queue: &mut SendQueue, node: &SendWr) -> bool {
     // SAFETY: the contract of this function.
     let Ok((op, to)) = (unsafe { head(node) }) else { return false };
     // SAFETY: the contract of this function.
-    let entries = unsafe { read::<N>(node.sg_list) };
+    let entries = unsafe { read_entries::<N>(node.sg_list) };
     let flags = SendFlags::from_bits_retain(node.send_flags);
     // SAFETY: with `INLINE` the memory of the entries is readable (the contract of this function).
     let data = unsafe { Data::from_c(flags, &entries) };
@@ -135,15 +122,12 @@ unsafe fn head(node: &SendWr) -> Result<(Op<'_>, Dest<'_, Ah>), PostError> {
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) unsafe fn post_recv(queue: &mut RecvQueue, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
     // SAFETY: `list` is NULL or points to a valid node (the contract of this function).
-    if let Some(node) = unsafe { list.as_ref() }
-        && node.next.is_null()
-        && !node.sg_list.is_null()
-    {
+    if let Some(node) = unsafe { lone(list) } {
         let posted = match node.num_sge {
             // SAFETY: the node is valid and has one entry (the contract of this function).
-            1 => queue.post_one::<false>(node.wr_id, &unsafe { read::<1>(node.sg_list) }).is_ok(),
+            1 => queue.post_one::<false>(node.wr_id, &unsafe { read_entries::<1>(node.sg_list) }).is_ok(),
             // SAFETY: as above, with two entries.
-            2 => queue.post_two(node.wr_id, unsafe { read::<2>(node.sg_list) }),
+            2 => queue.post_two(node.wr_id, unsafe { read_entries::<2>(node.sg_list) }),
             _ => false,
         };
         if posted {
@@ -164,12 +148,7 @@ unsafe fn post_recv_nodes(queue: &mut RecvQueue, list: *const RecvWr) -> Result<
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }
     let mut direct = queue.direct().map_err(|error| BadWr { error, wr: list })?;
-    let push = |node: &RecvWr| {
-        let mut room = Room::new();
-        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
-        let sges = unsafe { entries(node.sg_list, node.num_sge, direct.max_sge(), &mut room) }?;
-        direct.post(node.wr_id, sges)
-    };
-    // SAFETY: each node is NULL or valid (the contract of this function).
-    unsafe { push_nodes(list, push) }.map_or(Ok(()), Err)
+    let max_sge = direct.max_sge();
+    // SAFETY: each node is NULL or valid, and so are its entries (the contract of this function).
+    unsafe { push_receives(list, max_sge, |wr_id, sges| direct.post(wr_id, sges)) }.map_or(Ok(()), Err)
 }

@@ -11,10 +11,10 @@ use crate::format::Format;
 use crate::recv::RecvQueue;
 use crate::send::SendQueue;
 use uverbs_core::provider::batch::{BatchQueue as _, Cursor};
-use uverbs_core::provider::list::{entries, outcome, push_nodes};
+use uverbs_core::provider::list::{outcome, push_nodes, push_receives};
 use uverbs_core::provider::raw::Room;
 use uverbs_core::provider::{BadWr, PostError, Wr, WrBuilder as _};
-use uverbs_core::wr::{RecvWr, SendWr};
+use uverbs_core::wr::{RecvWr, SendWr, Sge};
 
 /// Posts a list of sends.
 ///
@@ -71,13 +71,8 @@ pub(crate) unsafe fn post_recv<F: Format, B: FlushBell>(
     let mut cursor = queue.begin();
     cursor.result().map_err(|error| BadWr { error, wr: list })?;
     let max_sge = queue.max_sge();
-    let push = |wr: &RecvWr| {
-        let mut room = Room::new();
-        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
-        let sges = unsafe { entries(wr.sg_list, wr.num_sge, max_sge, &mut room) }?;
-        queue.push(&mut cursor, wr.wr_id, sges)
-    };
-    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
-    let bad = unsafe { push_nodes(list, push) };
+    let push = |wr_id, sges: &[Sge]| queue.push(&mut cursor, wr_id, sges);
+    // SAFETY: each node is NULL or valid, and so are its entries (the contract of `RecvQueue::post_recv`).
+    let bad = unsafe { push_receives(list, max_sge, push) };
     outcome(queue.publish(&cursor), list, bad)
 }

@@ -20,6 +20,9 @@ use crate::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
 pub trait Node {
     /// The next node, or NULL.
     fn next(&self) -> *const Self;
+
+    /// The entries.
+    fn sg_list(&self) -> *const Sge;
 }
 
 impl Node for SendWr {
@@ -27,12 +30,22 @@ impl Node for SendWr {
     fn next(&self) -> *const Self {
         self.next
     }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn sg_list(&self) -> *const Sge {
+        self.sg_list
+    }
 }
 
 impl Node for RecvWr {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(&self) -> *const Self {
         self.next
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn sg_list(&self) -> *const Sge {
+        self.sg_list
     }
 }
 
@@ -54,6 +67,47 @@ pub unsafe fn push_nodes<W: Node>(
         next = wr.next();
     }
     None
+}
+
+/// The node of a list of one, if it has entries.
+///
+/// # Safety
+/// `list` is NULL or valid.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub unsafe fn lone<'a, W: Node>(list: *const W) -> Option<&'a W> {
+    // SAFETY: the contract of this function.
+    unsafe { list.as_ref() }.filter(|node| node.next().is_null() && !node.sg_list().is_null())
+}
+
+/// The entries of a node that has `N`, which need not be aligned.
+///
+/// # Safety
+/// `list` points to `N` valid entries.
+#[cfg_attr(not(debug_assertions), inline(always))]
+#[must_use]
+pub unsafe fn read_entries<const N: usize>(list: *const Sge) -> [Sge; N] {
+    // SAFETY: the contract of this function.
+    unsafe { list.cast::<[Sge; N]>().read_unaligned() }
+}
+
+/// [`push_nodes`] of receives, of at most `max_sge` entries: passes `wr_id` and entries.
+///
+/// # Safety
+/// As [`push_nodes`]; `sg_list` of each node is NULL or points to `num_sge` valid entries.
+#[cfg_attr(not(debug_assertions), inline(always))]
+pub unsafe fn push_receives(
+    list: *const RecvWr,
+    max_sge: u32,
+    mut push: impl FnMut(u64, &[Sge]) -> Result<(), PostError>,
+) -> Option<BadWr<RecvWr>> {
+    let push = |node: &RecvWr| {
+        let mut room = Room::new();
+        // SAFETY: the contract of this function.
+        let sges = unsafe { entries(node.sg_list, node.num_sge, max_sge, &mut room) }?;
+        push(node.wr_id, sges)
+    };
+    // SAFETY: the contract of this function.
+    unsafe { push_nodes(list, push) }
 }
 
 /// The result of a call with a list, from that of the publication and the WR that was refused.
