@@ -12,6 +12,7 @@ use crate::shared::{QpShared, may_receive};
 use crate::table::{Poster, Slots};
 use crate::wqe::recv_desc;
 use core::hint::cold_path;
+use core::num::NonZeroU32;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::batch::{Cursor, Progress};
@@ -24,17 +25,19 @@ use uverbs_core::wr::{RecvWr, Sge};
 pub struct RecvQueue {
     pub(crate) ring: RecvRing,
     pub(crate) doorbell: Doorbell,
-    max_sge: u32,
+    max_sge: NonZeroU32,
     place: Place,
     poster: Poster,
     shared: Arc<QpShared>,
 }
 
 impl RecvQueue {
-    /// The queue of the QP behind `shared`. `max_sge` is lowered if the ring has fewer descriptors for each of its receives.
+    /// The queue of the QP behind `shared`, whose ring has a descriptor for each of its receives at least. `max_sge` is lowered if there are
+    /// fewer for each; a receive may always have one entry.
     #[must_use]
     pub fn new(ring: RecvRing, doorbell: Doorbell, max_sge: u32, shared: Arc<QpShared>) -> Self {
         let max_sge = max_sge.min(ring.entries() / shared.recv.capacity());
+        let max_sge = NonZeroU32::new(max_sge).unwrap_or(NonZeroU32::MIN);
         let poster = Poster::new(&shared.recv);
         let place = Place { progress: Progress::new((0, 0)), descs: 0 };
         Self { ring, doorbell, max_sge, place, poster, shared }
@@ -49,7 +52,7 @@ impl RecvQueue {
     /// Entries of a receive.
     #[must_use]
     pub fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.max_sge.get()
     }
 
     /// Posts a receive. As [`direct`](Self::direct) and [`Direct::post`], but without a value that would be in memory. Unless it `LOOKS`, it
@@ -118,8 +121,8 @@ impl Place {
 
 /// The position of the last entry of a receive, which has at most `max`.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn check_sges(sges: &[Sge], max: u32) -> Result<usize, PostError> {
-    if sges.len() > max as usize {
+fn check_sges(sges: &[Sge], max: NonZeroU32) -> Result<usize, PostError> {
+    if sges.len() > max.get() as usize {
         return Err(PostError::TooManySge);
     }
     // Without a descriptor the device would never complete it.
@@ -128,7 +131,7 @@ fn check_sges(sges: &[Sge], max: u32) -> Result<usize, PostError> {
 
 /// Writes the descriptors of a receive from a position on. Returns the position behind them.
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn write_all(descs: Descs<'_>, mut position: u32, number: u16, sges: &[Sge], last: usize) -> u32 {
+fn write_all(descs: Descs<'_>, mut position: u32, number: u32, sges: &[Sge], last: usize) -> u32 {
     for (i, sge) in sges.iter().enumerate() {
         // The number is in the first descriptor only.
         let number = if i == 0 { number } else { 0 };
@@ -142,7 +145,7 @@ fn write_all(descs: Descs<'_>, mut position: u32, number: u16, sges: &[Sge], las
 pub(crate) struct Direct<'q> {
     ring: &'q mut RecvRing,
     doorbell: &'q Doorbell,
-    max_sge: u32,
+    max_sge: NonZeroU32,
     at: u32,
     desc: u32,
     place: &'q mut Place,
@@ -154,7 +157,7 @@ impl Direct<'_> {
     /// Entries of a receive.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn max_sge(&self) -> u32 {
-        self.max_sge
+        self.max_sge.get()
     }
 
     /// Posts one receive.
@@ -214,7 +217,7 @@ pub struct Batch<'q> {
     to: Descs<'q>,
     slots: Slots<'q>,
     doorbell: &'q Doorbell,
-    max_sge: u32,
+    max_sge: NonZeroU32,
     place: &'q mut Place,
     poster: &'q Poster,
     shared: &'q QpShared,

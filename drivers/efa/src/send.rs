@@ -59,7 +59,7 @@ impl SendQueue {
 
     /// The number and the phase of the request at a position that may be written.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn number(&self, at: u32, wr_id: u64) -> (u16, bool) {
+    pub(crate) fn number(&self, at: u32, wr_id: u64) -> (u32, bool) {
         (self.poster.slots().prepare(at, wr_id), self.ring.phase(at))
     }
 
@@ -191,10 +191,12 @@ fn put(
     wr: &Wr<'_, Ah>,
     copies: impl FnOnce() -> Copies,
 ) -> Result<Copies, PostError> {
+    Begun::check(config, wr)?;
     let number = slots.prepare(at, wr.wr_id);
-    let begun = Begun::of(config, number, ring.phase(at), wr)?;
+    let Some(begun) = Begun::of(number, ring.phase(at), wr) else { return Err(PostError::IllegalOpcode) };
     if let Data::Sges(sges) = &wr.data {
-        let block = begun.with(config, sges)?;
+        begun.check_sges(config, sges)?;
+        let block = begun.with(sges);
         slots.publish_number(number);
         let copies = copies();
         ring.write_block(&copies, at, block);
@@ -311,7 +313,8 @@ impl BatchQueue for SendQueue {
     fn push(&mut self, cursor: &mut Cursor, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         self.room(cursor)?;
         let (number, phase) = self.number(cursor.at, wr.wr_id);
-        let begun = Begun::of(&self.config, number, phase, wr)?;
+        Begun::check(&self.config, wr)?;
+        let Some(begun) = Begun::of(number, phase, wr) else { return Err(PostError::IllegalOpcode) };
         let is_wide = self.ring.is_wide();
         self.ring.staged(cursor.at).put(&self.config, &begun, &wr.data, is_wide)?;
         cursor.advance();

@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// In the state of a slot: the device has the request.
-const POSTED: u32 = 1 << 16;
+/// The state of a slot of which the device has no request: no number.
+const NONE: u32 = u32::MAX;
 
 /// The table of one queue. One poster, and one poller at a time; control calls stop both. A slot is an element of `wr_ids` and the one of
 /// `states` with the same index: a processor multiplies an index by the size of such an element in the address of an access.
@@ -34,9 +34,9 @@ const POSTED: u32 = 1 << 16;
 /// `wr_ids`, `states` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
 pub(crate) struct Table {
     wr_ids: Box<[AtomicU64]>,
-    /// [`POSTED`] and the number, or 0.
+    /// The number of the request that the device has, or [`NONE`].
     states: Box<[AtomicU32]>,
-    /// Free numbers, each as the state of a slot that has it, by the position of the request that takes one.
+    /// Free numbers, by the position of the request that takes one. None is above 0xffff.
     free: Box<[AtomicU32]>,
     mask: u32,
     qp_num: u16,
@@ -63,7 +63,7 @@ impl Table {
         let len = capacity.next_power_of_two();
         let table = Self {
             wr_ids: (0..len).map(|_| AtomicU64::new(0)).collect(),
-            states: (0..len).map(|_| AtomicU32::new(0)).collect(),
+            states: (0..len).map(|_| AtomicU32::new(NONE)).collect(),
             free: (0..len).map(|_| AtomicU32::new(0)).collect(),
             mask: len - 1,
             qp_num,
@@ -91,8 +91,8 @@ impl Table {
     fn fill(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
         for (index, (state, free)) in self.states.iter().zip(&self.free).enumerate() {
-            state.store(0, Ordering::Relaxed);
-            free.store(POSTED | generation | index as u32, Ordering::Relaxed);
+            state.store(NONE, Ordering::Relaxed);
+            free.store(generation | index as u32, Ordering::Relaxed);
         }
         self.end.store(self.capacity, Ordering::Release);
     }
@@ -135,7 +135,7 @@ impl Table {
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn has(&self, number: u16) -> bool {
-        self.of(&self.states, number.into()).load(Ordering::Relaxed) == POSTED | u32::from(number)
+        self.of(&self.states, number.into()).load(Ordering::Relaxed) == u32::from(number)
     }
 
     /// Whether the number is one of this generation.
@@ -152,9 +152,9 @@ impl Table {
             return None;
         }
         let wr_id = self.of(&self.wr_ids, number.into()).load(Ordering::Relaxed);
-        self.of(&self.states, number.into()).store(0, Ordering::Relaxed);
+        self.of(&self.states, number.into()).store(NONE, Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
-        self.of(&self.free, end).store(POSTED | u32::from(number), Ordering::Relaxed);
+        self.of(&self.free, end).store(number.into(), Ordering::Relaxed);
         // Release: the poster sees the number, and stores to the slot after the accesses here.
         self.end.store(end.wrapping_add(1), Ordering::Release);
         Some(wr_id)
@@ -221,7 +221,7 @@ impl Deref for Poster {
 }
 
 impl Slots<'_> {
-    /// The state of the slot that the request at a position has.
+    /// The number that the request at a position has.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn next(self, position: u32) -> u32 {
         // SAFETY: a masked position is that of an element (invariant).
@@ -231,36 +231,32 @@ impl Slots<'_> {
     }
 
     /// The number of the request at a position, which is before [`Table::limit`]. Its completion will have this `wr_id`. It may be
-    /// called again for the position until the request is [published](Self::publish).
+    /// called again for the position until the request is [published](Self::publish). It is as long as it is loaded, so it is not extended to
+    /// a word again; it has 16 bits.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u16 {
-        let state = self.next(position);
+    pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u32 {
+        let number = self.next(position);
         // SAFETY: a masked number is that of an element (invariant).
-        let place = unsafe { self.wr_ids.add((state & self.mask) as usize) };
+        let place = unsafe { self.wr_ids.add((number & self.mask) as usize) };
         // SAFETY: as in `next`.
         unsafe { place.as_ref() }.store(wr_id, Ordering::Relaxed);
-        state as u16
+        number
     }
 
     /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
     /// before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn publish(self, position: u32) {
-        self.store(self.next(position));
+        self.publish_number(self.next(position));
     }
 
     /// [`publish`](Self::publish), if the number is at hand: that of [`prepare`](Self::prepare).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish_number(self, number: u16) {
-        self.store(POSTED | u32::from(number));
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn store(self, state: u32) {
+    pub(crate) fn publish_number(self, number: u32) {
         // SAFETY: a masked number is that of an element (invariant).
-        let slot = unsafe { self.states.add((state & self.mask) as usize) };
+        let slot = unsafe { self.states.add((number & self.mask) as usize) };
         // SAFETY: as in `next`.
-        unsafe { slot.as_ref() }.store(state, Ordering::Relaxed);
+        unsafe { slot.as_ref() }.store(number, Ordering::Relaxed);
     }
 }
 
@@ -287,11 +283,16 @@ mod tests {
         (table, poster)
     }
 
+    /// The number as the device reports it.
+    fn prepare(poster: &Poster, position: u32, wr_id: u64) -> u16 {
+        u16::try_from(poster.slots().prepare(position, wr_id)).expect("16 bits")
+    }
+
     #[test]
     fn numbers_are_given_again_in_the_order_of_completions() {
         let (table, poster) = both(3, 17);
         let post = |position, wr_id| {
-            let number = poster.slots().prepare(position, wr_id);
+            let number = prepare(&poster, position, wr_id);
             poster.slots().publish(position);
             number
         };
@@ -307,7 +308,7 @@ mod tests {
     #[test]
     fn a_number_is_found_once_and_only_if_it_was_published() {
         let (table, poster) = both(4, 0xfffc);
-        let number = poster.slots().prepare(0, 7);
+        let number = prepare(&poster, 0, 7);
         assert_eq!(table.take(number), None, "not published");
         poster.slots().publish(0);
         for wrong in [number ^ 1, number ^ 4, number ^ 0x8000] {
@@ -319,12 +320,12 @@ mod tests {
     #[test]
     fn a_reset_ends_a_generation() {
         let (table, poster) = both(4, 0xfffc);
-        let old = poster.slots().prepare(0, 7);
+        let old = prepare(&poster, 0, 7);
         poster.slots().publish(0);
         assert!(table.is_current(old));
         table.reset();
         assert_eq!((table.limit(), table.take(old), table.is_current(old)), (4, None, false));
-        let new = poster.slots().prepare(0, 8);
+        let new = prepare(&poster, 0, 8);
         poster.slots().publish(0);
         assert_eq!((new, table.take(new)), (0, Some(8)), "the generation wraps");
     }
@@ -340,22 +341,22 @@ mod tests {
                     table.reset();
                 }
                 for position in 0..len {
-                    assert!(seen.insert(poster.slots().prepare(position, 0)), "of a table of {len}");
+                    assert!(seen.insert(prepare(&poster, position, 0)), "of a table of {len}");
                 }
             }
             from = table.behind();
         }
-        assert_eq!(both(4, 0xfffd).1.slots().prepare(0, 0), 0, "they come around");
+        assert_eq!(prepare(&both(4, 0xfffd).1, 0, 0), 0, "they come around");
     }
 
     #[test]
     fn the_longest_table_has_another_generation_after_a_reset() {
         let (table, poster) = both(u32::MAX, 3);
         assert_eq!((table.capacity(), table.limit()), (0x8000, 0x8000));
-        let old = poster.slots().prepare(0x7fff, 1);
+        let old = prepare(&poster, 0x7fff, 1);
         poster.slots().publish(0x7fff);
         table.reset();
-        assert_eq!((old, poster.slots().prepare(0, 1)), (0xffff, 0));
+        assert_eq!((old, prepare(&poster, 0, 1)), (0xffff, 0));
         assert_eq!((table.is_current(old), table.take(old)), (false, None));
     }
 
@@ -374,7 +375,7 @@ mod tests {
             for (step, (what, which)) in steps.into_iter().enumerate() {
                 match what {
                     0 | 1 if position != table.limit() => {
-                        let number = poster.slots().prepare(position, step as u64);
+                        let number = prepare(&poster, position, step as u64);
                         prop_assert!(!table.has(number));
                         poster.slots().publish(position);
                         position = position.wrapping_add(1);
@@ -432,9 +433,9 @@ mod loom_tests {
                     loom::thread::yield_now();
                 }
                 let number = poster.slots().prepare(position, position.into());
-                assert!(!table.has(number));
+                assert!(!table.has(number as u16));
                 poster.slots().publish(position);
-                place.store(number.into(), Ordering::Release);
+                place.store(number, Ordering::Release);
             }
             poller.join().unwrap();
         });

@@ -6,9 +6,9 @@
 
 use crate::memory::{BLOCK, Wqe};
 use core::mem::{offset_of, size_of};
-use uverbs_core::provider::opcodes::opcode_bit;
+use uverbs_core::provider::opcodes::{opcode_bit, opcodes};
 use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, RemoteAddr, To, Wr};
-use uverbs_core::wr::{SendFlags, Sge};
+use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 use uverbs_efa_hw::io::{self, RdmaReq, RdmaReq128, RxDesc, TxBufDesc, TxMetaDesc, TxWqe, TxWqe128};
 
 const _: () = {
@@ -29,6 +29,11 @@ const DATA: usize = 4;
 /// The word at which the local memory of a read or write begins.
 const RDMA_DATA: usize = 6;
 
+/// The most entries of a read or write.
+const RDMA_SGES: usize = io::EFA_IO_TX_DESC_NUM_RDMA_BUFS;
+/// Reads and writes.
+const RDMA: u32 = opcodes(&[WrOpcode::RDMA_READ, WrOpcode::RDMA_WRITE, WrOpcode::RDMA_WRITE_WITH_IMM]);
+
 /// The address handle: the device's number of the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ah(pub u16);
@@ -43,7 +48,7 @@ pub struct SendConfig {
     pub builder: u32,
     /// Entries of a send, at most 2.
     pub max_sge: u32,
-    /// Entries of a read or write, at most 1.
+    /// Entries of a read or write: one, or 0 if the queue has neither.
     pub max_rdma_sge: u32,
     /// Inline bytes of a request.
     pub max_inline: u32,
@@ -59,12 +64,14 @@ impl SendConfig {
     /// Limits for which the entries have no room are lowered.
     #[must_use]
     pub(crate) fn fit(mut self, wide: bool, entries: u32) -> Self {
-        self.builder &= self.ops;
         let room =
             if wide { io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 } else { io::EFA_IO_TX_DESC_INLINE_MAX_SIZE };
         self.max_sge = self.max_sge.min(io::EFA_IO_TX_DESC_NUM_BUFS as u32);
-        self.max_rdma_sge = self.max_rdma_sge.min(io::EFA_IO_TX_DESC_NUM_RDMA_BUFS as u32);
+        if self.max_rdma_sge == 0 {
+            self.ops &= !RDMA;
+        }
         self.max_inline = self.max_inline.min(room as u32);
+        self.builder &= self.ops;
         self.inline_write &= wide;
         self.max_batch = self.max_batch.clamp(1, entries);
         self
@@ -87,11 +94,16 @@ fn refused_flags(flags: SendFlags) -> PostError {
     if flags.contains(SendFlags::SIGNALED) { PostError::IllegalFlag } else { PostError::Unsignaled }
 }
 
-/// A destination as bits of the first words. The device's QP numbers have 16 bits.
+/// A destination as bits of the first words, if it was [checked](check_destination).
 #[cfg_attr(not(debug_assertions), inline(always))]
-fn destination(to: &To<'_, Ah>) -> Result<[u64; 3], PostError> {
-    let qpn = u16::try_from(to.remote_qpn).map_err(|_| PostError::InvalidArgument)?;
-    Ok([u64::from(qpn) << 32, u64::from(to.ah.0) << 32, to.remote_qkey.into()])
+fn destination(to: &To<'_, Ah>) -> [u64; 3] {
+    [u64::from(to.remote_qpn & 0xffff) << 32, u64::from(to.ah.0) << 32, to.remote_qkey.into()]
+}
+
+/// The device's QP numbers have 16 bits.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn check_destination(to: &To<'_, Ah>) -> Result<(), PostError> {
+    if to.remote_qpn > u16::MAX.into() { Err(PostError::InvalidArgument) } else { Ok(()) }
 }
 
 /// A request without its data.
@@ -106,26 +118,31 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// A request whose number and phase are known, with its destination.
+    /// Checks a request but for its data.
+    // Apart from the value, which would share its place with the error.
+    // codegen: words
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn of(
-        config: &SendConfig,
-        number: u16,
-        phase: bool,
-        wr: &Wr<'_, Ah>,
-    ) -> Result<Self, PostError> {
+    pub(crate) fn check(config: &SendConfig, wr: &Wr<'_, Ah>) -> Result<(), PostError> {
         config.check(config.ops, wr.flags, &wr.op)?;
-        let mut this = Self::op(number, phase, &wr.op)?;
-        let Dest::Ud(to) = &wr.to else { return Err(PostError::InvalidArgument) };
-        let [w0, w1, w2] = destination(to)?;
-        let meta = this.meta;
-        this.meta = [meta[0] | w0, meta[1] | w1, w2];
-        Ok(this)
+        match &wr.to {
+            Dest::Ud(to) => check_destination(to),
+            _ => Err(PostError::InvalidArgument),
+        }
     }
 
-    /// A request without a destination.
+    /// A request that was [checked](Self::check) and whose number and phase are known; `None` if the device has no such operation.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn op(number: u16, phase: bool, op: &Op<'_>) -> Result<Self, PostError> {
+    pub(crate) fn of(number: u32, phase: bool, wr: &Wr<'_, Ah>) -> Option<Self> {
+        let Dest::Ud(to) = &wr.to else { return None };
+        let mut this = Self::op(number, phase, &wr.op)?;
+        let ([w0, w1, w2], meta) = (destination(to), this.meta);
+        this.meta = [meta[0] | w0, meta[1] | w1, w2];
+        Some(this)
+    }
+
+    /// A request without a destination; `None` if the device has no such operation.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn op(number: u32, phase: bool, op: &Op<'_>) -> Option<Self> {
         const CTRL1: u8 = io::EFA_IO_TX_META_DESC_META_DESC_MASK;
         const CTRL2: u8 = io::EFA_IO_TX_META_DESC_FIRST_MASK
             | io::EFA_IO_TX_META_DESC_LAST_MASK
@@ -136,12 +153,12 @@ impl Begun {
             Op::Read(from) => (io::EFA_IO_RDMA_READ, None, Some(from)),
             Op::Write(to) => (io::EFA_IO_RDMA_WRITE, None, Some(to)),
             Op::WriteImm(to, imm) => (io::EFA_IO_RDMA_WRITE, Some(imm), Some(to)),
-            _ => return Err(PostError::IllegalOpcode),
+            _ => return None,
         };
         let has_imm = if imm.is_some() { io::EFA_IO_TX_META_DESC_HAS_IMM_MASK } else { 0 };
         let ctrl = u64::from(CTRL1 | op_type | has_imm) << 16 | u64::from(CTRL2) << 24;
         let meta = [u64::from(number) | ctrl | u64::from(phase) << 24, imm.unwrap_or(0).into(), 0];
-        Ok(Self { meta, remote, is_write: op_type == io::EFA_IO_RDMA_WRITE })
+        Some(Self { meta, remote, is_write: op_type == io::EFA_IO_RDMA_WRITE })
     }
 
     /// The first block of the entry with this number of buffers or inline bytes: `local` is what follows the peer's memory, or the
@@ -159,14 +176,17 @@ impl Begun {
         }
     }
 
-    /// The entry with these buffers, which has one block.
+    /// Checks the number of buffers.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn with(&self, config: &SendConfig, sges: &[Sge]) -> Result<[u64; BLOCK], PostError> {
-        let max = if self.remote.is_none() { config.max_sge } else { config.max_rdma_sge };
-        if sges.len() > max as usize {
-            return Err(PostError::TooManySge);
-        }
-        Ok(match sges {
+    pub(crate) fn check_sges(&self, config: &SendConfig, sges: &[Sge]) -> Result<(), PostError> {
+        let max = if self.remote.is_none() { config.max_sge as usize } else { RDMA_SGES };
+        if sges.len() > max { Err(PostError::TooManySge) } else { Ok(()) }
+    }
+
+    /// The entry with these buffers, whose number was [checked](Self::check_sges). It has one block.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn with(&self, sges: &[Sge]) -> [u64; BLOCK] {
+        match sges {
             [] => self.block(0, 0, [0; 4]),
             [one] => {
                 let [a, b] = buffer(one);
@@ -177,7 +197,7 @@ impl Begun {
                 let ([a, b], [c, d]) = (buffer(one), buffer(two));
                 self.block(2, u64::from(one.length) + u64::from(two.length), [a, b, c, d])
             }
-        })
+        }
     }
 }
 
@@ -209,7 +229,10 @@ impl Wqe {
         is_wide: bool,
     ) -> Result<(), PostError> {
         match data {
-            Data::Sges(sges) => self.put_block(begun.with(config, sges)?, is_wide),
+            Data::Sges(sges) => {
+                begun.check_sges(config, sges)?;
+                self.put_block(begun.with(sges), is_wide);
+            }
             Data::Inline(data) => {
                 let first = inline_start(config, begun.remote.is_some(), begun.is_write)?;
                 let length = check_inline(config, data)?;
@@ -227,21 +250,22 @@ impl Wqe {
     pub(crate) fn begin(
         &mut self,
         config: &SendConfig,
-        number: u16,
+        number: u32,
         phase: bool,
         flags: SendFlags,
         op: &Op<'_>,
         is_wide: bool,
     ) -> Result<(), PostError> {
         config.check(config.builder, flags, op)?;
-        self.put_block(Begun::op(number, phase, op)?.block(0, 0, [0; 4]), is_wide);
+        let Some(begun) = Begun::op(number, phase, op) else { return Err(PostError::IllegalOpcode) };
+        self.put_block(begun.block(0, 0, [0; 4]), is_wide);
         Ok(())
     }
 
     /// The number of the request.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn number(&self) -> u16 {
-        self.0[0] as u16
+    pub(crate) fn number(&self) -> u32 {
+        self.0[0] as u32 & 0xffff
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -252,7 +276,8 @@ impl Wqe {
     /// Adds the destination.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_destination(&mut self, to: &To<'_, Ah>) -> Result<(), PostError> {
-        let [w0, w1, w2] = destination(to)?;
+        check_destination(to)?;
+        let [w0, w1, w2] = destination(to);
         self.0[0] |= w0;
         self.0[1] |= w1;
         self.0[2] = w2;
@@ -269,8 +294,8 @@ impl Wqe {
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn put_sges(&mut self, config: &SendConfig, sges: &[Sge]) -> Result<(), PostError> {
         let is_send = self.op_type() == io::EFA_IO_SEND;
-        let max = if is_send { config.max_sge } else { config.max_rdma_sge };
-        if sges.len() > max as usize {
+        let max = if is_send { config.max_sge as usize } else { RDMA_SGES };
+        if sges.len() > max {
             return Err(PostError::TooManySge);
         }
         self.0[0] |= (sges.len() as u64 & 0xffff) << 48;
@@ -378,7 +403,7 @@ fn check_inline(config: &SendConfig, data: &Inline<'_>) -> Result<usize, PostErr
 /// The descriptor of a receive's buffer as words. The device has no longer buffer than 65535 bytes: of a longer one it uses the first of
 /// them, as with libefa; no message is longer.
 #[cfg_attr(not(debug_assertions), inline(always))]
-pub(crate) fn recv_desc(number: u16, sge: &Sge, is_first: bool, is_last: bool) -> [u64; 2] {
+pub(crate) fn recv_desc(number: u32, sge: &Sge, is_first: bool, is_last: bool) -> [u64; 2] {
     let length = sge.length.min(u16::MAX.into());
     let first = if is_first { io::EFA_IO_RX_DESC_FIRST_MASK } else { 0 };
     let last = if is_last { io::EFA_IO_RX_DESC_LAST_MASK } else { 0 };

@@ -201,7 +201,7 @@ fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
     let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq), false).unwrap();
     assert!(other.attach());
     let poster = Poster::new(&other.send);
-    let number = poster.slots().prepare(0, 77);
+    let number = poster.slots().prepare(0, 77) as u16;
     poster.slots().publish(0);
     one.device.complete(0, &one.device.sent(number));
     one.device.complete(0, &one.device.sent(sent[1].req_id));
@@ -224,7 +224,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     let other = other.unwrap();
     assert!(other.attach());
     let poster = Poster::new(&other.send);
-    let other_number = poster.slots().prepare(0, 77);
+    let other_number = poster.slots().prepare(0, 77) as u16;
     poster.slots().publish(0);
 
     for id in 0..8 {
@@ -241,7 +241,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     one.shared.detach();
     // The device writes a whole round to the ring, which has room for it.
     for position in 1..17 {
-        let number = poster.slots().prepare(position, position.into());
+        let number = poster.slots().prepare(position, position.into()) as u16;
         poster.slots().publish(position);
         one.device.complete(0, &crate::testing::Entry { req_id: number, ..entry });
         if position == 1 {

@@ -133,6 +133,11 @@ fn what_the_device_lacks_is_an_error_on_every_interface() {
     );
     let ud = SendConfig { ops: UD_OPCODES, ..send_config() };
     assert_eq!(error(narrow, ud, to(&ah, Wr::new(1, Op::Read(REMOTE)))), E::IllegalOpcode);
+    let no_entry = SendConfig { max_rdma_sge: 0, ..send_config() };
+    for op in [Op::Read(REMOTE), Op::Write(REMOTE), Op::WriteImm(REMOTE, 1)] {
+        assert_eq!(error(narrow, no_entry, to(&ah, Wr::new(1, op).sges(&three[..1]))), E::IllegalOpcode);
+    }
+    assert!(seen(narrow, no_entry, to(&ah, Wr::new(1, Op::Send).sges(&three[..1]))).is_ok());
 
     let far = Dest::Ud(To { ah: &ah, remote_qpn: 0x1_0000, remote_qkey: 0 });
     assert_eq!(error(narrow, send_config(), Wr::new(1, Op::Send).signaled().to(far)), E::InvalidArgument);
