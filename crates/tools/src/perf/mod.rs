@@ -218,11 +218,12 @@ impl DriverVisitor for End<'_> {
 
 /// Both ends in this process.
 fn here<D: Driver>(plan: &Plan, a: &Context<D>, b: &Context<D>) -> Result<()> {
+    // Each end closes its stream when it is done.
     let (mut one, mut other) = UnixStream::pair()?;
     both(
         plan,
-        |plan, patience, out| dispatch(plan, b, &mut other, None, (patience, true), out),
-        |plan, patience, out| dispatch(plan, a, &mut one, None, (patience, true), out),
+        move |plan, patience, out| dispatch(plan, b, &mut other, None, (patience, true), out),
+        move |plan, patience, out| dispatch(plan, a, &mut one, None, (patience, true), out),
     )
 }
 
@@ -297,8 +298,10 @@ mod tests {
         let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
         let mut out = Vec::new();
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| dispatch(&plan, &b, one, None, wait(&plan), &mut std::io::sink()));
-            let client = dispatch(&client, &a, other, None, wait(&client), &mut out);
+            let (plan, b) = (&plan, &b);
+            let serve = move || dispatch(plan, b, &mut { one }, None, wait(plan), &mut std::io::sink());
+            let server = scope.spawn(serve);
+            let client = dispatch(&client, &a, &mut { other }, None, wait(&client), &mut out);
             let server = server.join().unwrap();
             client.and(server).with_context(|| line.to_owned()).unwrap();
         });
@@ -420,8 +423,10 @@ mod tests {
         let wait = |plan: &Plan| (Patience::new(plan.patience()), true);
         let mut out = Vec::new();
         std::thread::scope(|scope| {
-            let call = scope.spawn(|| dispatch(&client, &a, one, None, wait(&client), &mut std::io::sink()));
-            dispatch(&plan, &b, other, None, wait(&plan), &mut out).unwrap_err();
+            let (client, a) = (&client, &a);
+            let call = move || dispatch(client, a, &mut { one }, None, wait(client), &mut std::io::sink());
+            let call = scope.spawn(call);
+            dispatch(&plan, &b, &mut { other }, None, wait(&plan), &mut out).unwrap_err();
             call.join().unwrap().unwrap_err();
         });
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
