@@ -10,6 +10,7 @@ use uverbs_core::provider::opcodes::{opcode_bit, opcodes};
 use uverbs_core::provider::{Data, Dest, Inline, Op, PostError, RemoteAddr, To, Wr};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 use uverbs_efa_hw::io::{self, RdmaReq, RdmaReq128, RxDesc, TxBufDesc, TxMetaDesc, TxWqe, TxWqe128};
+use zerocopy::IntoBytes;
 
 const _: () = {
     assert!(offset_of!(TxMetaDesc, req_id) == 0 && offset_of!(TxMetaDesc, ctrl1) == 2);
@@ -239,7 +240,7 @@ impl Wqe {
                 let mut block = begun.block(length, length as u64, [0; 4]);
                 block[0] |= INLINE;
                 self.put_block(block, is_wide);
-                self.copy(first, data);
+                data.copy_to(self.0[first..].as_mut_bytes());
             }
         }
         Ok(())
@@ -324,59 +325,8 @@ impl Wqe {
         if !is_send {
             self.0[DATA] |= length as u64 & 0xffff_ffff;
         }
-        self.copy(first, data);
+        data.copy_to(self.0[first..].as_mut_bytes());
         Ok(())
-    }
-
-    /// Copies inline data, whose length was [checked](check_inline), to the words from `first` on.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn copy(&mut self, first: usize, data: &Inline<'_>) {
-        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut self.0[first..]);
-        let mut at = 0;
-        let mut put = |buf: &[u8]| {
-            // `max_inline` is at most the room of the entry, and the length the sum of all.
-            if let Some(to) = bytes.get_mut(at..at + buf.len()) {
-                copy_short(to, buf);
-                at += buf.len();
-            }
-        };
-        match data.one_buf() {
-            Some(buf) => put(buf),
-            None => data.for_each_buf(put),
-        }
-    }
-}
-
-/// Copies as many bytes as both have, which are few, without a call.
-#[cfg_attr(not(debug_assertions), inline(always))]
-fn copy_short(to: &mut [u8], from: &[u8]) {
-    /// Copies the first `N` bytes and the last, which may be the same in part, if there are as many.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
-        let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
-            return false;
-        };
-        if let Some(to) = to.first_chunk_mut::<N>() {
-            *to = *first;
-        }
-        if let Some(to) = to.last_chunk_mut::<N>() {
-            *to = *last;
-        }
-        true
-    }
-    if from.len() > 32 {
-        ends::<32>(to, from);
-        // Those between the first and the last 32.
-        let mut at = 32;
-        while at + 32 < from.len() {
-            let (to, from) = (to.get_mut(at..).and_then(|to| to.first_chunk_mut::<16>()), from.get(at..));
-            if let (Some(to), Some(from)) = (to, from.and_then(|from| from.first_chunk())) {
-                *to = *from;
-            }
-            at += 16;
-        }
-    } else if !ends::<16>(to, from) && !ends::<8>(to, from) && !ends::<4>(to, from) {
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     }
 }
 

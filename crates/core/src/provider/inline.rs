@@ -41,6 +41,23 @@ impl Inline<'_> {
         }
     }
 
+    /// Copies all buffers, one after the other, up to the first one for which there is no room. Without a call, for the few bytes that an
+    /// entry has.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn copy_to(&self, to: &mut [u8]) {
+        let mut at = 0;
+        let mut put = |buf: &[u8]| {
+            if let Some(to) = to.get_mut(at..at + buf.len()) {
+                copy_short(to, buf);
+                at += buf.len();
+            }
+        };
+        match self.one_buf() {
+            Some(buf) => put(buf),
+            None => self.for_each_buf(put),
+        }
+    }
+
     /// The sum of the buffers' lengths. It saturates: a sum beyond `usize` is too long by any limit.
     #[must_use]
     #[cfg_attr(not(debug_assertions), inline(always))]
@@ -75,6 +92,39 @@ impl Inline<'_> {
             }
             _ => None,
         }
+    }
+}
+
+/// Copies as many bytes as both have, which are few, without a call.
+#[cfg_attr(not(debug_assertions), inline(always))]
+fn copy_short(to: &mut [u8], from: &[u8]) {
+    /// Copies the first `N` bytes and the last, which may be the same in part, if there are as many.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else {
+            return false;
+        };
+        if let Some(to) = to.first_chunk_mut::<N>() {
+            *to = *first;
+        }
+        if let Some(to) = to.last_chunk_mut::<N>() {
+            *to = *last;
+        }
+        true
+    }
+    if from.len() > 32 {
+        ends::<32>(to, from);
+        // Those between the first and the last 32.
+        let mut at = 32;
+        while at + 32 < from.len() {
+            let (to, from) = (to.get_mut(at..).and_then(|to| to.first_chunk_mut::<16>()), from.get(at..));
+            if let (Some(to), Some(from)) = (to, from.and_then(|from| from.first_chunk())) {
+                *to = *from;
+            }
+            at += 16;
+        }
+    } else if !ends::<16>(to, from) && !ends::<8>(to, from) && !ends::<4>(to, from) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
     }
 }
 
@@ -120,6 +170,25 @@ impl<'a> InlineBufs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_are_copied_one_after_the_other() {
+        let data: Vec<u8> = (1..=200).collect();
+        for len in 0..=130 {
+            for cut in [0, len / 3, len] {
+                let mut to = [0; 131];
+                let (first, rest) = data[..len].split_at(cut);
+                Inline::List(&[first, rest]).copy_to(&mut to[..130]);
+                assert_eq!((&to[..len], &to[len..]), (&data[..len], &[0; 131][len..]), "{cut} of {len}");
+            }
+            let mut to = [0; 131];
+            Inline::Bytes(&data[..len]).copy_to(&mut to[..130]);
+            assert_eq!((&to[..len], &to[len..]), (&data[..len], &[0; 131][len..]));
+        }
+        let mut to = [0; 8];
+        Inline::List(&[&data[..6], &data[..3]]).copy_to(&mut to);
+        assert_eq!(to, [1, 2, 3, 4, 5, 6, 0, 0], "no room for the second one");
+    }
 
     fn bytes(data: Inline<'_>) -> (Vec<Vec<u8>>, usize, Option<Vec<u8>>) {
         let mut all = Vec::new();
