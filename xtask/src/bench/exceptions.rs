@@ -324,56 +324,20 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_LOCK,
     },
     Exception {
-        what: "EFA: post_recv, post_recv sge2, x32",
+        what: "EFA: post_recv, x32",
         face: Face::Typed,
-        names: &["efa post_recv", "efa post_recv sge2"],
+        names: &["efa post_recv"],
         batches: LIST,
-        share: 0.59,
+        share: 0.56,
         reason: EFA_RECEIVE,
     },
     Exception {
-        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x1",
-        face: Face::Raw,
-        names: &["wr srd send inline64"],
-        batches: ONE,
-        share: 1.01,
-        reason: EFA_WIDE,
-    },
-    Exception {
-        what: "EFA: single `wr_*` requests",
-        face: Face::Raw,
-        names: &[
-            "wr srd send",
-            "wr srd send_imm",
-            "wr srd read",
-            "wr srd write",
-            "wr srd write_imm",
-            "wr srd send inline8",
-            "wr srd send inline16",
-            "wr srd send inline32",
-            "wr efa_ud send",
-            "wr efa_ud send_imm",
-            "wr efa_ud send inline32",
-        ],
-        batches: ONE,
-        share: 0.98,
-        reason: EFA_LOCK,
-    },
-    Exception {
-        what: "EFA: single `wr_*` SEND of 2 entries",
-        face: Face::Raw,
-        names: &["wr srd send sge2", "wr efa_ud send sge2"],
-        batches: ONE,
-        share: 1.0,
-        reason: SEVERAL,
-    },
-    Exception {
-        what: "EFA: `wr_*` srd read, srd write, srd write_imm, x32",
+        what: "EFA: post_recv sge2, x32",
         face: Face::Typed,
-        names: &["wr srd read", "wr srd write", "wr srd write_imm"],
+        names: &["efa post_recv sge2"],
         batches: LIST,
-        share: 0.55,
-        reason: EFA_REMOTE,
+        share: 0.57,
+        reason: EFA_RECEIVES,
     },
     Exception {
         what: "EFA: poll empty, poll receives, poll sends, x1",
@@ -390,50 +354,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         batches: ONE,
         share: 1.04,
         reason: EFA_ABI,
-    },
-    Exception {
-        what: "EFA: single `wr_*` requests",
-        face: Face::Abi,
-        names: &[
-            "wr srd send",
-            "wr srd send_imm",
-            "wr srd read",
-            "wr srd write",
-            "wr srd write_imm",
-            "wr srd send inline8",
-            "wr srd send inline16",
-            "wr srd send inline32",
-            "wr efa_ud send",
-            "wr efa_ud send_imm",
-            "wr efa_ud send inline32",
-        ],
-        batches: ONE,
-        share: 1.02,
-        reason: EFA_ABI,
-    },
-    Exception {
-        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x1",
-        face: Face::Abi,
-        names: &["wr srd send inline64"],
-        batches: ONE,
-        share: 1.05,
-        reason: EFA_WIDE,
-    },
-    Exception {
-        what: "EFA: entries of 128 bytes: `wr_*` srd send inline64, x32",
-        face: Face::Abi,
-        names: &["wr srd send inline64"],
-        batches: LIST,
-        share: 0.98,
-        reason: EFA_WIDE,
-    },
-    Exception {
-        what: "EFA: single `wr_*` SEND of 2 entries",
-        face: Face::Abi,
-        names: &["wr srd send sge2", "wr efa_ud send sge2"],
-        batches: ONE,
-        share: 1.03,
-        reason: SEVERAL,
     },
     Exception {
         what: "EFA: request for an event",
@@ -495,11 +415,10 @@ const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a for
     domains, takes a lock in both counts; the limit is that of the queue with a lock";
 const EFA_ABI: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe; whether the queue has a lock \
     is read in each call, and the result is converted to errno";
-const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete, because one that is abandoned posts nothing; \
-    the length of each entry is limited to what the device has";
-const EFA_WIDE: &str = "two blocks of 64 bytes are cleared and copied, and the length of each buffer is checked before it is copied";
-const EFA_REMOTE: &str = "a request of a batch is stored to private memory and copied to the device at the end, and a read or write has \
-    six words that are not zero";
+const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete (6 instructions), because one that is \
+    abandoned, or that began before a reset, posts nothing; the length of an entry is limited to what the device has (3)";
+const EFA_RECEIVES: &str = "as for one entry, with the length of each (6), and the number of entries is compared with that of the queue (2); \
+    addresses, masks and positions need more registers than there are (14)";
 
 const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 
