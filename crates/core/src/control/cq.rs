@@ -4,7 +4,7 @@
 use super::{
     CompChannelHandle, Object, Result, device_error, explain, handle_common, invoke, invoke_only, new_object,
 };
-use crate::attr::{CqFlags, CqInitAttr, CqModeration, DeviceAttr, WcExFlags};
+use crate::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use crate::errno::Errno;
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw, req_notify_cq};
@@ -130,9 +130,21 @@ impl CqHandle {
         Ok(resp.cqe)
     }
 
+    /// Whether [`resize`](Self::resize) could give the CQ this number of entries: asks for the device's limit. A driver calls it before
+    /// it fills the memory of many entries.
+    ///
+    /// # Errors
+    /// More entries than the device has; the error is that of the resize. If the limit can't be read, there is none.
+    pub fn check_resize(&self, cqe: u32) -> Result<()> {
+        self.above_limit("resize_cq", cqe, Errno::EINVAL).map_or(Ok(()), Err)
+    }
+
+    fn above_limit(&self, verb: &'static str, cqe: u32, errno: Errno) -> Option<Error> {
+        explain::over_limit(verb, self.kernel(), errno, |device| [("cqe", cqe, device.max_cqe)])
+    }
+
     fn resize_error(&self, verb: &'static str, cqe: u32, errno: Errno) -> Error {
-        let over = |device: &DeviceAttr| [("cqe", cqe, device.max_cqe)];
-        match explain::over_limit(verb, self.kernel(), errno, over) {
+        match self.above_limit(verb, cqe, errno) {
             Some(error) => error,
             // The remaining cause: the queue holds more entries. (The number is out of date if another process resized
             // it.)

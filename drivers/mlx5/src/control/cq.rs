@@ -20,6 +20,9 @@ use uverbs_uapi::mlx5::{MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS, MLX5_IB_CREATE_CQ_
 const FIELDS: WcExFlags =
     WcExFlags::STANDARD.union(WcExFlags::TIMESTAMPS).union(WcExFlags::CVLAN).union(WcExFlags::FLOW_TAG);
 
+/// Entries that are filled without a question: at most 8 MiB.
+const FEW: u32 = 1 << 16;
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq(Kept<CqHandle, State>);
@@ -81,6 +84,10 @@ impl CqObject for Cq {
         let entries = size::completion_queue(VERB, cqe)?;
         if entries - 1 == queue.cqe() {
             return Ok(entries - 1);
+        }
+        if entries > FEW {
+            // To clear the ring touches all its pages, and it has to be clear before the kernel gives it to the device.
+            handle.check_resize(entries - 1)?;
         }
         let cqe_size = queue.cqe_size();
         let allocator = queue.ring().buf().allocator();

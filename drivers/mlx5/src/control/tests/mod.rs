@@ -673,3 +673,12 @@ fn memory_that_the_kernel_may_hold_is_leaked() {
     let resize: mlx5_ib_resize_cq = stage.kernel.private();
     assert!(is_mapped(resize.buf_addr));
 }
+
+/// The kernel of the test would accept the size; the limit of its device is 0.
+#[test]
+fn a_ring_of_more_entries_than_the_device_has_is_not_filled() {
+    let mut stage = Stage::plain();
+    let CqParts { cq, queue, .. } = &mut stage.cq;
+    let error = cq.resize(queue, 1 << 20).unwrap_err();
+    assert_eq!(error.to_string(), "resize_cq: invalid cqe: 2097151 is above the device's 0");
+}
