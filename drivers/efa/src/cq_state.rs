@@ -256,20 +256,23 @@ impl Source<Option<CqBell>> for CqState {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self) -> Result<Option<Completion>, PollError> {
         let mut left_out = 0;
-        while let Some(entry) = self.take_entry() {
+        loop {
+            let Some(entry) = self.take_entry() else { return Ok(None) };
             let wr_id = match self.qps.take(entry[0]) {
-                Some(wr_id) => Some(wr_id),
-                None => self.unknown(entry[0])?,
+                Some(wr_id) => wr_id,
+                None => match self.unknown(entry[0])? {
+                    Some(wr_id) => wr_id,
+                    None => {
+                        left_out += 1;
+                        if left_out > self.room {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                },
             };
-            if let Some(wr_id) = wr_id {
-                return Ok(Some(Completion::new(wr_id, entry)));
-            }
-            left_out += 1;
-            if left_out > self.room {
-                break;
-            }
+            return Ok(Some(Completion::new(wr_id, entry)));
         }
-        Ok(None)
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]

@@ -9,7 +9,7 @@
 use super::completion::{Claimant, Completion, CompletionQueue};
 use super::error::PollError;
 use crate::errno::Errno;
-use crate::kernel::{EnteredRef, Polled};
+use crate::kernel::{Entered, Polled};
 use crate::sync::ControlBarrier;
 use crate::wc::WorkCompletion;
 use core::fmt;
@@ -156,10 +156,10 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn enter(&self) -> Result<EnteredRef<'_, S>, PollError> {
+    fn enter(&self) -> Result<Entered<'_, S>, PollError> {
         // SAFETY: `&mut Poller`, which all callers have, is the queue's only poller, and each drops what it got before it calls this
         // again.
-        unsafe { self.shared.by_ref().enter() }
+        unsafe { self.shared.enter() }
     }
 
     /// Whether a poll may begin.
