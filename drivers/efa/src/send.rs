@@ -191,8 +191,8 @@ fn put(
     wr: &Wr<'_, Ah>,
     copies: impl FnOnce() -> Copies,
 ) -> Result<Copies, PostError> {
-    Begun::check(config, wr)?;
     let number = slots.prepare(at, wr.wr_id);
+    Begun::check(config, wr)?;
     let Some(begun) = Begun::of(number, ring.phase(at), wr) else { return Err(PostError::IllegalOpcode) };
     if let Data::Sges(sges) = &wr.data {
         begun.check_sges(config, sges)?;

@@ -336,7 +336,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["efa post_recv sge2"],
         batches: LIST,
-        share: 0.57,
+        share: 0.55,
         reason: EFA_RECEIVES,
     },
     Exception {
@@ -418,7 +418,7 @@ const EFA_ABI: &str = "the queue is entered so that a reset, a removal or a fork
 const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete (6 instructions), because one that is \
     abandoned, or that began before a reset, posts nothing; the length of an entry is limited to what the device has (3)";
 const EFA_RECEIVES: &str = "as for one entry, with the length of each (6), and the number of entries is compared with that of the queue (2); \
-    addresses, masks and positions need more registers than there are (14)";
+    addresses, masks and positions need more registers than there are (13)";
 
 const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 
