@@ -602,7 +602,10 @@ mod tests {
                         keys.retain(|key| model.contains_key(key));
                     }
                     Op::Clear => {
-                        (map.clear(), model.clear(), set.clear(), keys.clear());
+                        map.clear();
+                        model.clear();
+                        set.clear();
+                        keys.clear();
                     }
                     Op::Range(range) => {
                         // One that ends before it begins is a panic there.

@@ -16,9 +16,9 @@ use uverbs_core::attr::{
 use uverbs_core::control::comp_channel;
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{
-    Completion as _, CompletionQueue as _, CqObject as _, Data, Dest, Driver, Head, Inline, Notify as _,
-    Object as _, Op, PollError, QpCreate, QpObject as _, QpParts, RecvQueue as _, RemoteAddr, SendQueue as _,
-    To, Wr as Value, WrBuilder as _,
+    Completion as _, CompletionQueue as _, CqObject as _, Data, Dest, Driver, Head, Inline, Object as _, Op,
+    PollError, QpCreate, QpObject as _, QpParts, RecvQueue as _, RemoteAddr, SendQueue as _, To, Wr as Value,
+    WrBuilder as _,
 };
 use uverbs_core::wc::{WcFlags, WcOpcode, WorkCompletion};
 use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge, WrOpcode};
