@@ -92,10 +92,10 @@ impl CompChannels {
         is_stored
     }
 
-    /// Removes the records for which `mine` is true from a file, and returns how many there were.
-    pub fn purge(&mut self, number: usize, end: &OwnedFd, mine: impl Fn(&[u8]) -> bool) -> u32 {
+    /// Removes the records of a CQ, which its user handle names, from a file, and returns how many there were.
+    pub fn purge(&mut self, number: usize, end: &OwnedFd, user_handle: u64) -> u32 {
         let Some(channel) = self.channels.get_mut(&number) else { return 0 };
-        let purged = channel.file.purge(end.as_fd(), mine);
+        let purged = channel.file.purge(end.as_fd(), user_handle, |_| true);
         if channel.file.has_backlog() {
             self.late.insert(number);
         }
@@ -147,7 +147,7 @@ mod tests {
         let (number, end) = channels.of_fd(kept[1].as_fd()).unwrap();
         assert!(Arc::ptr_eq(&end, &channels.of_fd(kept[1].as_fd()).unwrap().1), "the CQs share it");
         assert!(channels.push(number, &[7; 8]) && !channels.push(99_999, &[7; 8]));
-        assert_eq!(channels.purge(number, &end, |_| true), 1);
+        assert_eq!(channels.purge(number, &end, u64::from_ne_bytes([7; 8])), 1);
         let other = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(channels.of_fd(other.as_fd()).unwrap_err(), Errno::EBADF);
     }

@@ -7,9 +7,9 @@
 use nix::errno::Errno as Nix;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::stat::fstat;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use uverbs_core::Errno;
+use uverbs_fabric::map::{Map, Set};
 
 /// The longest record: that of an asynchronous event.
 const RECORD: usize = 16;
@@ -22,7 +22,20 @@ pub struct EventFile {
     tx: OwnedFd,
     /// The inode, which identifies the file if a command names it.
     inode: u64,
-    backlog: VecDeque<Vec<u8>>,
+    /// The records for which the socket had no room, by their places in the order.
+    backlog: Map<u64, Vec<u8>>,
+    /// Their places by [`element`], so that those of an object are found without a look at the others.
+    places: Set<(u64, u64)>,
+    /// The place of the next record.
+    next: u64,
+}
+
+/// The place of the first record of a file. Records that were in the socket can be placed before others.
+const FIRST: u64 = 1 << 63;
+
+/// The object that a record names in its first word.
+fn element(record: &[u8]) -> u64 {
+    record.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 impl EventFile {
@@ -33,7 +46,7 @@ impl EventFile {
     pub fn new() -> Result<(Self, OwnedFd), Errno> {
         let (tx, rx) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let inode = inode(rx.as_fd())?;
-        Ok((Self { tx, inode, backlog: VecDeque::new() }, rx))
+        Ok((Self { tx, inode, backlog: Map::new(), places: Set::new(), next: FIRST }, rx))
     }
 
     /// The number that identifies it, as [`inode`] returns it for the program's end.
@@ -55,22 +68,37 @@ impl EventFile {
     pub fn push(&mut self, record: &[u8]) -> bool {
         let has_room = self.backlog.len() < BACKLOG;
         if has_room {
-            self.backlog.push_back(record.to_vec());
+            self.store(self.next, record.to_vec());
+            self.next += 1;
         }
         self.flush();
         has_room
     }
 
+    fn store(&mut self, place: u64, record: Vec<u8>) {
+        self.places.insert((element(&record), place));
+        self.backlog.insert(place, record);
+    }
+
+    fn take(&mut self, place: u64) {
+        if let Some(record) = self.backlog.remove(&place) {
+            self.places.remove(&(element(&record), place));
+        }
+    }
+
     /// Writes the records for which the socket has room.
     pub fn flush(&mut self) {
-        while let Some(record) = self.backlog.front() {
+        while let Some((place, record)) = self.backlog.first_key_value() {
             match send(self.tx.as_raw_fd(), record, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
                 Ok(_) => {}
                 Err(Nix::EAGAIN | Nix::ENOBUFS) => return,
                 // The program has closed its end.
-                Err(_) => return self.backlog.clear(),
+                Err(_) => {
+                    self.backlog.clear();
+                    return self.places.clear();
+                }
             }
-            self.backlog.pop_front();
+            self.take(place);
         }
     }
 
@@ -80,21 +108,35 @@ impl EventFile {
         !self.backlog.is_empty()
     }
 
-    /// Removes the records for which `mine` is true from the file, as the kernel does when their object is destroyed.
-    /// `rx` is a copy of the program's end. Returns how many there were.
-    pub fn purge(&mut self, rx: BorrowedFd<'_>, mine: impl Fn(&[u8]) -> bool) -> u32 {
-        let mut records = VecDeque::new();
-        let mut buffer = [0; RECORD];
+    /// Removes the records that [name](element) an object, and for which `mine` is true, from the file, as the kernel does when the object is
+    /// destroyed. `rx` is a copy of the program's end. Returns how many there were.
+    ///
+    /// The records in the socket, of which there are a few hundred at most, are read and written again.
+    pub fn purge(&mut self, rx: BorrowedFd<'_>, object: u64, mine: impl Fn(&[u8]) -> bool) -> u32 {
+        let is_mine = |record: &[u8]| element(record) == object && mine(record);
+        let (mut purged, mut others, mut buffer) = (0, Vec::new(), [0; RECORD]);
         while let Ok(n @ 1..) = recv(rx.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-            records.push_back(buffer[..n].to_vec());
+            let record = &buffer[..n];
+            if is_mine(record) {
+                purged += 1;
+            } else {
+                others.push(record.to_vec());
+            }
         }
-        records.append(&mut self.backlog);
-        let before = records.len();
-        records.retain(|record| !mine(record));
-        let purged = before - records.len();
-        self.backlog = records;
+        let places: Vec<u64> =
+            self.places.range((object, 0)..=(object, u64::MAX)).map(|(_, place)| place).collect();
+        for place in places {
+            if self.backlog.get(&place).is_some_and(|record| is_mine(record)) {
+                self.take(place);
+                purged += 1;
+            }
+        }
+        let first = self.backlog.first_key_value().map_or(self.next, |(place, _)| place);
+        for (record, place) in others.into_iter().rev().zip((0..first).rev()) {
+            self.store(place, record);
+        }
         self.flush();
-        u32::try_from(purged).unwrap_or(u32::MAX)
+        purged
     }
 }
 
@@ -109,6 +151,7 @@ pub fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::time::{ClockId, clock_gettime};
 
     fn read(fd: &OwnedFd) -> Option<Vec<u8>> {
         let mut buffer = [0; 32];
@@ -147,16 +190,51 @@ mod tests {
     #[test]
     fn purging_removes_only_the_matching_records() {
         let (mut file, rx) = EventFile::new().unwrap();
-        for i in 0..10_u8 {
-            file.push(&[i; 8]);
+        for i in 0..2000_u64 {
+            file.push(&[(i % 5).to_ne_bytes(), i.to_ne_bytes()].concat());
         }
-        assert_eq!(file.purge(rx.as_fd(), |record| record[0] % 2 == 0), 5);
-        assert_eq!([read(&rx).unwrap()[0], read(&rx).unwrap()[0]], [1, 3]);
+        assert!(file.has_backlog(), "some are in the socket, some are not");
+        let is_left = |i: &u64| i % 5 != 2 || i & 128 != 0;
+        let gone = (0..2000).filter(|i| !is_left(i)).count();
+        assert_eq!(file.purge(rx.as_fd(), 2, |record| record[8] < 128) as usize, gone);
+        assert_eq!(file.purge(rx.as_fd(), 7, |_| true), 0);
+        for i in (0..2000_u64).filter(is_left) {
+            assert_eq!(read(&rx).unwrap(), [(i % 5).to_ne_bytes(), i.to_ne_bytes()].concat());
+            file.flush();
+        }
+        assert!(read(&rx).is_none() && !file.has_backlog() && file.places.is_empty());
+        file.push(&[1; 8]);
         assert!(!file.is_closed() && inode(rx.as_fd()) == Ok(file.inode()));
         drop(rx);
         assert!(file.is_closed());
         file.push(&[1; 8]);
         assert!(!file.has_backlog());
+    }
+
+    #[test]
+    fn the_events_of_an_object_cost_the_same_among_many() {
+        let (mut file, rx) = EventFile::new().unwrap();
+        let mut cost_among = |count: u64| {
+            for i in 0..count {
+                assert!(file.push(&i.to_ne_bytes()));
+            }
+            let now = || {
+                let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
+                (time.tv_sec() * 1_000_000_000 + time.tv_nsec()).cast_unsigned()
+            };
+            let begin = now();
+            for i in 0..100 {
+                assert_eq!(file.purge(rx.as_fd(), count / 2 + i, |_| true), 1);
+            }
+            let cost = (now() - begin) / 100;
+            while read(&rx).is_some() {
+                file.flush();
+            }
+            cost
+        };
+        let (few, many) = (cost_among(1_000), cost_among(60_000));
+        println!("{few} ns each among 1,000, {many} among 60,000");
+        assert!(many < few * 4, "{few} ns each among 1,000, {many} among 60,000");
     }
 
     #[test]

@@ -179,8 +179,9 @@ impl<O: Object> Tables<O> {
             && let Some((kind, _)) = entry.object.number()
             && let Some((file, rx)) = &mut context.asyncs
         {
-            reported.asyncs -=
-                file.purge(rx.as_fd(), |r| is_async(r, kind, entry.user_handle)).min(entry.asyncs);
+            reported.asyncs -= file
+                .purge(rx.as_fd(), entry.user_handle, |r| is_async(r, kind, entry.user_handle))
+                .min(entry.asyncs);
             if file.has_backlog() {
                 self.late.insert(number);
             }
@@ -189,7 +190,7 @@ impl<O: Object> Tables<O> {
         if entry.completions > 0
             && let Some((channel, rx)) = entry.object.channel()
         {
-            let purged = self.channels.purge(channel, rx, |r| r == entry.user_handle.as_bytes());
+            let purged = self.channels.purge(channel, rx, entry.user_handle);
             reported.completions -= purged.min(entry.completions);
         }
         self.count(name, false);
