@@ -8,13 +8,14 @@
 
 use crate::completion::{self, Completion};
 use crate::memory::{CqRing, Cqe, Doorbell};
-use crate::table::Table;
+use crate::shared::Table;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::Polled;
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::provider::{Notify, PollError, Poller, Source};
 use uverbs_efa_hw::regs::CqDoorbell;
 
@@ -64,21 +65,21 @@ impl CqBell {
 /// (comment of `qp_num` in `efa_admin_cmds_defs.h`).
 ///
 /// # Invariant
-/// Unless `last_whose` is [`NOBODY`], `last` is the address of a table in `tables`.
+/// Unless `last_whose` is [`NOBODY`], `last` is the address of the requests of a table in `tables`.
 #[derive(Debug)]
 struct Qps {
     /// Receive and send of each QP; a power of two of QPs.
-    tables: Box<[Option<Arc<Table>>]>,
+    tables: Box<[Option<Table>]>,
     mask: usize,
-    /// The table that was found last, and the bits of the entry ([`completion::WHOSE`]).
+    /// The requests of the table that was found last, and the bits of the entry ([`completion::WHOSE`]).
     last_whose: u64,
-    last: NonNull<Table>,
+    last: NonNull<Requests>,
 }
 
 /// Bits that no entry has.
 const NOBODY: u64 = !completion::WHOSE;
 
-// SAFETY: `last` is the address of a table, which is `Sync`, and which `tables` keeps.
+// SAFETY: `last` is the address of requests, which are `Sync`, and which `tables` keeps.
 unsafe impl Send for Qps {}
 
 impl Qps {
@@ -90,10 +91,10 @@ impl Qps {
     }
 
     /// The table of the queue that an entry names.
-    fn get(&self, first: u64) -> Option<&Arc<Table>> {
+    fn get(&self, first: u64) -> Option<&Table> {
         let (qp_num, is_send) = (completion::qp_num(first), completion::is_send(first));
         let table = self.tables.get(self.index(qp_num, is_send))?.as_ref()?;
-        (table.qp_num() == qp_num).then_some(table)
+        (table.qp_num == qp_num).then_some(table)
     }
 
     /// The `wr_id` of the request that an entry completes, if the device has it.
@@ -102,7 +103,7 @@ impl Qps {
         if first & completion::WHOSE != self.last_whose && !self.find(first) {
             return None;
         }
-        // SAFETY: a table that `tables` keeps (invariant): the last one, or the one that was found just now.
+        // SAFETY: requests that `tables` keeps (invariant): the last ones, or those that were found just now.
         unsafe { self.last.as_ref() }.take(completion::req_id(first))
     }
 
@@ -112,7 +113,7 @@ impl Qps {
         let Some(table) = self.get(first).filter(|_| first & completion::UNSOLICITED == 0) else {
             return false;
         };
-        self.last = NonNull::from(&**table);
+        self.last = NonNull::from(&*table.requests);
         self.last_whose = first & completion::WHOSE;
         true
     }
@@ -121,9 +122,9 @@ impl Qps {
         (usize::from(qp_num) << 1 | usize::from(is_send)) & self.mask
     }
 
-    fn set(&mut self, table: Arc<Table>, is_send: bool) {
+    fn set(&mut self, table: Table, is_send: bool) {
         self.last_whose = NOBODY;
-        let index = self.index(table.qp_num(), is_send);
+        let index = self.index(table.qp_num, is_send);
         self.tables[index] = Some(table);
     }
 
@@ -131,7 +132,7 @@ impl Qps {
         self.last_whose = NOBODY;
         for is_send in [false, true] {
             let table = &mut self.tables[self.index(qp_num, is_send)];
-            if table.as_ref().is_some_and(|table| table.qp_num() == qp_num) {
+            if table.as_ref().is_some_and(|table| table.qp_num == qp_num) {
                 *table = None;
             }
         }
@@ -189,16 +190,16 @@ impl CqState {
             return if table.unsolicited { Ok(Some(0)) } else { Err(PollError::Corrupt) };
         }
         let number = completion::req_id(first);
-        match table.take(number) {
+        match table.requests.take(number) {
             Some(wr_id) => Ok(Some(wr_id)),
-            None if table.is_current(number) => Err(PollError::Corrupt),
+            None if table.requests.is_current(number) => Err(PollError::Corrupt),
             None => Ok(None),
         }
     }
 
     /// Adds a queue of a QP.
-    pub(crate) fn attach(&mut self, table: &Arc<Table>, is_send: bool) {
-        self.qps.set(Arc::clone(table), is_send);
+    pub(crate) fn attach(&mut self, table: &Table, is_send: bool) {
+        self.qps.set(table.clone(), is_send);
     }
 
     /// Removes the queues of a QP.

@@ -8,7 +8,6 @@
 //! | module       | what                                                                    |
 //! |--------------|-------------------------------------------------------------------------|
 //! | `memory`     | all access to memory of the device, to rings and to doorbells           |
-//! | `table`      | the requests that the device has, by their number                       |
 //! | `wqe`        | the encoder: a work request as words                                    |
 //! | `send`       | the send queue, with batches; `list`: its face for lists of C            |
 //! | `recv`       | receive queues                                                          |
@@ -29,11 +28,10 @@ pub mod memory;
 mod recv;
 mod send;
 mod shared;
-mod table;
 #[cfg(any(test, feature = "test-utils"))]
 #[doc(hidden)]
 pub mod testing;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 mod wqe;
 

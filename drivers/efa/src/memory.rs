@@ -7,12 +7,12 @@
 // UNSAFETY: accesses shared memory by computed addresses, which are inside the geometry that the constructors checked.
 
 use crate::completion;
-use crate::table::Table;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::kernel::{Mapping, MemoryError, WordRegister};
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::sync::barrier;
 pub(crate) use uverbs_core::sync::burst::{BLOCK, Copies};
 use uverbs_core::sync::burst::{copy_block, store_block};
@@ -74,7 +74,7 @@ impl SendRing {
         if !mapping.is_writable() {
             return Err(MemoryError::Mapping);
         }
-        let mask = mask_of(entries, Table::MAX)?;
+        let mask = mask_of(entries, Requests::MAX)?;
         let size = if wide { size_of::<TxWqe128>() } else { size_of::<TxWqe>() };
         let first = mapping.part(offset, entries as usize, size, 64)?.cast();
         let staged = vec![Wqe::ZERO; entries as usize].into_boxed_slice();
@@ -238,7 +238,7 @@ impl RecvRing {
         if !mapping.is_writable() {
             return Err(MemoryError::Mapping);
         }
-        let mask = mask_of(entries, Table::MAX)?;
+        let mask = mask_of(entries, Requests::MAX)?;
         let first = mapping.part(0, entries as usize, size_of::<RxDesc>(), 8)?.cast();
         Ok(Self { descs: Descs { first, mask, _ring: PhantomData }, _mapping: mapping })
     }

@@ -9,13 +9,13 @@
 
 use crate::memory::{Descs, Doorbell, RecvRing};
 use crate::shared::{QpShared, may_receive};
-use crate::table::{Poster, Slots};
 use crate::wqe::recv_desc;
 use core::hint::cold_path;
 use core::num::NonZeroU32;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::batch::{Cursor, Progress};
+use uverbs_core::provider::requests::{Poster, Slots};
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
@@ -36,9 +36,9 @@ impl RecvQueue {
     /// fewer for each; a receive may always have one entry.
     #[must_use]
     pub fn new(ring: RecvRing, doorbell: Doorbell, max_sge: u32, shared: Arc<QpShared>) -> Self {
-        let max_sge = max_sge.min(ring.entries() / shared.recv.capacity());
+        let max_sge = max_sge.min(ring.entries() / shared.recv.requests.capacity());
         let max_sge = NonZeroU32::new(max_sge).unwrap_or(NonZeroU32::MIN);
-        let poster = Poster::new(&shared.recv);
+        let poster = Poster::new(&shared.recv.requests);
         let place = Place { progress: Progress::new((0, 0)), descs: 0 };
         Self { ring, doorbell, max_sge, place, poster, shared }
     }

@@ -10,13 +10,13 @@
 
 use crate::memory::{Copies, Doorbell, SendRing, Wqe};
 use crate::shared::{QpShared, may_send};
-use crate::table::{Poster, Slots};
 use crate::wqe::{Ah, Begun, SendConfig};
 use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::kernel::{Busy, state_word};
 use uverbs_core::provider::batch::{Batch, BatchQueue, Cursor, Progress};
 use uverbs_core::provider::builder::{ADDRESS, BuilderQueue, DATA, Session};
+use uverbs_core::provider::requests::{Poster, Slots};
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{
     BadWr, Data, Head, Inline, Op, PostError, RemoteAddr, SendQueue as SendQueueTrait, To, Wr,
@@ -41,7 +41,7 @@ impl SendQueue {
     #[must_use]
     pub fn new(ring: SendRing, doorbell: Doorbell, config: SendConfig, shared: Arc<QpShared>) -> Self {
         let config = config.fit(ring.is_wide(), ring.entries());
-        let (progress, poster) = (Progress::new((0, 0)), Poster::new(&shared.send));
+        let (progress, poster) = (Progress::new((0, 0)), Poster::new(&shared.send.requests));
         Self { ring, doorbell, config, progress, poster, shared, session: Session::default() }
     }
 

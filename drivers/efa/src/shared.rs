@@ -5,12 +5,12 @@
 //! queues, no post writes to memory of the device that may be that of another QP soon.
 
 use crate::cq_state::{CqShared, CqState};
-use crate::table::Table;
 use std::io;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
 use uverbs_core::errno::Errno;
 use uverbs_core::kernel::QpAccess;
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::ControlBarrier;
 
@@ -26,12 +26,21 @@ pub(crate) fn may_receive(word: StateWord) -> bool {
     word.can_receive() && word.state() != QpState::ERR
 }
 
+/// The requests of a queue, as its CQ knows them.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) qp_num: u16,
+    /// Whether the QP has completions that belong to no request.
+    pub(crate) unsolicited: bool,
+    pub(crate) requests: Arc<Requests>,
+}
+
 /// The shared state.
 #[derive(Debug)]
 pub struct QpShared {
     pub(crate) access: QpAccess,
-    pub(crate) send: Arc<Table>,
-    pub(crate) recv: Arc<Table>,
+    pub(crate) send: Table,
+    pub(crate) recv: Table,
     send_cq: Arc<CqShared>,
     recv_cq: Arc<CqShared>,
 }
@@ -50,22 +59,26 @@ impl QpShared {
         (send_cq, recv_cq): (&Arc<CqShared>, &Arc<CqShared>),
         unsolicited: bool,
     ) -> io::Result<Self> {
+        let table = |capacity, from, unsolicited| {
+            let requests = Arc::new(Requests::new(capacity, from));
+            Table { qp_num, unsolicited, requests }
+        };
         Ok(Self {
             access: QpAccess::new(state, barrier)?,
-            send: Arc::new(Table::new(sends, (qp_num, from[0]), false)),
-            recv: Arc::new(Table::new(receives, (qp_num, from[1]), unsolicited)),
+            send: table(sends, from[0], false),
+            recv: table(receives, from[1], unsolicited),
             send_cq: Arc::clone(send_cq),
             recv_cq: Arc::clone(recv_cq),
         })
     }
 
     pub(crate) fn qp_num(&self) -> u16 {
-        self.send.qp_num()
+        self.send.qp_num
     }
 
     /// The numbers of requests from which on a later QP with this QP number may use them.
     pub(crate) fn behind(&self) -> [u16; 2] {
-        [self.send.behind(), self.recv.behind()]
+        [self.send.requests.behind(), self.recv.requests.behind()]
     }
 
     /// Stores a state that allows more than the one before, after the kernel has changed it.
@@ -93,8 +106,8 @@ impl QpShared {
     #[must_use]
     pub fn reset(&self) -> bool {
         self.each_cq(|cq| cq.remove(self.qp_num()));
-        let send = self.send_cq.stopped(|_| self.send.reset());
-        send.is_some() && self.recv_cq.stopped(|_| self.recv.reset()).is_some()
+        let send = self.send_cq.stopped(|_| self.send.requests.reset());
+        send.is_some() && self.recv_cq.stopped(|_| self.recv.requests.reset()).is_some()
     }
 
     /// Removes the completions of the QP, which the device has destroyed. The caller ensures that its number is not yet that of another QP.

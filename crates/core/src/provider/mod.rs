@@ -22,6 +22,7 @@ pub mod parts;
 pub mod poller;
 pub mod raw;
 pub mod recv;
+pub mod requests;
 pub mod send;
 pub mod state;
 pub mod wire;

@@ -11,7 +11,7 @@ mod cq;
 mod driver;
 mod object;
 mod qp;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
 
 pub use ah::MrInterconnects;

@@ -7,7 +7,6 @@ use super::object::{Qp, State};
 use super::{Efa, STATE, of_number};
 use crate::memory::{Doorbell, RecvRing, SendRing};
 use crate::shared::QpShared;
-use crate::table::Table;
 use crate::wqe::SendConfig;
 use crate::{CqShared, QpPlaces, RecvQueue, SendQueue};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use uverbs_core::attr::{QpCap, QpInitAttr, QpState, QpType, SendOpsFlags};
 use uverbs_core::control::{QpHandle, qp};
 use uverbs_core::kernel::{Protection, Uhw, map_queue, page_size};
 use uverbs_core::provider::opcodes::{builder_opcodes, opcode_bit, opcodes};
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::provider::{Driver as _, Kept, QpCreate, QpParts, or_destroy};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_core::{Errno, Error, Result};
@@ -128,14 +128,14 @@ impl Efa {
     pub fn max_sq_depth(&self, max_inline_data: u32, inline_write: bool) -> u32 {
         let fit = self.limits.max_llq_size / entry_size(is_wide(max_inline_data, inline_write));
         // The largest power of two that is not above.
-        fit.checked_ilog2().map_or(0, |log| 1 << log).min(Table::MAX)
+        fit.checked_ilog2().map_or(0, |log| 1 << log).min(Requests::MAX)
     }
 
     /// The most receives of a queue whose receives have this many entries (`efadv_get_max_rq_depth`).
     #[must_use]
     pub fn max_rq_depth(&self, max_recv_sge: u32) -> u32 {
         // The kernel refuses receives without entries.
-        self.limits.max_rq_wr.min(Table::MAX) / max_recv_sge.max(1)
+        self.limits.max_rq_wr.min(Requests::MAX) / max_recv_sge.max(1)
     }
 
     /// The sizes of the queues, as libefa calculates them (`efa_setup_qp` and `efa_check_qp_limits` in `verbs.c`).

@@ -4,12 +4,12 @@
 // UNSAFETY: posts requests whose memory no device accesses.
 
 use super::{post, sge, to};
-use crate::table::Poster;
 use crate::testing::{Rig, Shape, send_config};
 use crate::{Ah, Completion};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::requests::Poster;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, Dest, Head, Inline, Op, PostError, RecvBatch as _, RecvQueue as _,
@@ -200,7 +200,7 @@ fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
     let qp = (shape.qp_num, one.shared.behind());
     let other = crate::QpShared::create(QpState::RTS, barrier, qp, (8, 8), (cq, cq), false).unwrap();
     assert!(other.attach());
-    let poster = Poster::new(&other.send);
+    let poster = Poster::new(&other.send.requests);
     let number = poster.slots().prepare(0, 77) as u16;
     poster.slots().publish(0);
     one.device.complete(0, &one.device.sent(number));
@@ -223,7 +223,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     );
     let other = other.unwrap();
     assert!(other.attach());
-    let poster = Poster::new(&other.send);
+    let poster = Poster::new(&other.send.requests);
     let other_number = poster.slots().prepare(0, 77) as u16;
     poster.slots().publish(0);
 

@@ -5,11 +5,11 @@
 
 use super::sge;
 use crate::memory::RecvRing;
-use crate::table::Table;
 use crate::testing::{Posted, RECV_BELL, Rig, Shape, Words, send_config};
 use proptest::prelude::*;
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::MemoryError;
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, PostError, RecvBatch as _, RecvQueue as _,
 };
@@ -89,15 +89,15 @@ fn a_list_posts_what_is_before_the_bad_receive() {
 /// The doorbell has 16 bits of the position. It is another one than before.
 #[test]
 fn a_batch_of_the_longest_queue_reaches_the_device() {
-    let shape = Shape { receives: Table::MAX, descriptors: Table::MAX, ..Shape::default() };
+    let shape = Shape { receives: Requests::MAX, descriptors: Requests::MAX, ..Shape::default() };
     let mut rig = Rig::new(shape, send_config());
     let mut batch = rig.recv.batch();
-    for id in 0..u64::from(Table::MAX) {
+    for id in 0..u64::from(Requests::MAX) {
         // SAFETY: there is no device that would access the memory.
         unsafe { batch.push(id, &[sge(1, 1, 1)]) };
     }
     batch.complete().unwrap();
-    assert_eq!(rig.device.take().1.len(), Table::MAX as usize);
+    assert_eq!(rig.device.take().1.len(), Requests::MAX as usize);
     let longer = RecvRing::new(Words::new(1 << 20).map(), 1 << 16);
     assert_eq!(longer.unwrap_err(), MemoryError::Elements(1 << 16));
 }

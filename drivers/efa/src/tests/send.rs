@@ -4,11 +4,11 @@
 // UNSAFETY: posts requests whose memory no device accesses.
 
 use super::{Request, post, sge, to};
-use crate::table::Table;
 use crate::testing::{Rig, SEND_BELL, Sent, Shape, send_config};
 use crate::{Ah, SendConfig};
 use proptest::prelude::*;
 use uverbs_core::provider::opcodes::UD_OPCODES;
+use uverbs_core::provider::requests::Requests;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, Data, Dest, Head, Inline, Op, PostError, RemoteAddr,
     SendBatch as _, SendQueue as _, To, Wr, WrBuilder as _,
@@ -274,16 +274,16 @@ fn step() -> impl Strategy<Value = Step> {
 /// The doorbell has 16 bits of the position. It is another one than before.
 #[test]
 fn a_batch_of_the_longest_queue_reaches_the_device() {
-    let mut rig = Rig::new(Shape { sends: Table::MAX, ..Shape::default() }, send_config());
+    let mut rig = Rig::new(Shape { sends: Requests::MAX, ..Shape::default() }, send_config());
     let wr: Wr<'_, Ah> =
         Wr::new(9, Op::Send).signaled().to(Dest::Ud(To { ah: &Ah(1), remote_qpn: 1, remote_qkey: 1 }));
     let mut batch = rig.send.batch();
-    for _ in 0..Table::MAX {
+    for _ in 0..Requests::MAX {
         // SAFETY: no memory is named.
         unsafe { batch.push(&wr) };
     }
     batch.complete().unwrap();
-    assert_eq!(rig.device.take().0.len(), Table::MAX as usize);
+    assert_eq!(rig.device.take().0.len(), Requests::MAX as usize);
 }
 
 proptest! {

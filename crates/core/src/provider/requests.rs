@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The requests of a queue that the device has, by the number that it reports: 16 bits, with completions in any order.
+//! The requests of a queue that the device has, by the number that it reports: 16 bits, with completions in any order. For devices whose
+//! completions have a number that the driver has chosen, and neither the `wr_id` nor a position (EFA).
 //!
 //! The low bits of a number are the index of a slot, with the `wr_id`; the others are the generation of the queue, which is another one
-//! after each reset, and in each QP that gets the same QP number, whatever the lengths of their queues ([`Table::behind`]). So a late
-//! completion of an earlier queue finds nothing, until there were so many that the 16 bits come around.
+//! after each reset, and in each queue that gets the same name for the device, whatever the lengths of these queues
+//! ([`Requests::behind`]). So a late completion of an earlier queue finds nothing, until there were so many that the 16 bits come around.
 //!
 //! Free numbers are in a ring. The poller of the queue's CQ puts the number of each completion at its end, and the poster takes from its
 //! start, so neither needs a lock: the end of the ring is also the position up to which may be posted. A number is in the ring, or
-//! its slot has it, but never both, whatever the device reports: [`Table::take`] finds a number only once.
+//! its slot has it, but never both, whatever the device reports: [`Requests::take`] finds a number only once.
 #![expect(unsafe_code)]
 // UNSAFETY: elements without a check of the index, which is masked.
 
+use super::error::PostError;
 use core::fmt;
 use core::hint::cold_path;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
-use uverbs_core::provider::PostError;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -32,16 +33,13 @@ const NONE: u32 = u32::MAX;
 ///
 /// # Invariant
 /// `wr_ids`, `states` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
-pub(crate) struct Table {
+pub struct Requests {
     wr_ids: Box<[AtomicU64]>,
     /// The number of the request that the device has, or [`NONE`].
     states: Box<[AtomicU32]>,
     /// Free numbers, by the position of the request that takes one. None is above 0xffff.
     free: Box<[AtomicU32]>,
     mask: u32,
-    qp_num: u16,
-    /// Whether the QP has completions that belong to no request.
-    pub(crate) unsolicited: bool,
     /// How many requests may be outstanding.
     capacity: u32,
     /// The position behind the last free number: up to it may be posted.
@@ -50,42 +48,33 @@ pub(crate) struct Table {
     generation: AtomicU32,
 }
 
-impl Table {
+impl Requests {
     /// The most requests that a queue can have: half of the numbers, so that a number of the generation before is not one of this. A
     /// doorbell, which has 16 bits of a position, is then another one after a batch of the whole queue.
-    pub(crate) const MAX: u32 = 1 << 15;
+    pub const MAX: u32 = 1 << 15;
 
-    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX), of a QP with this number. Its generation is the first from this number
-    /// of a request on.
+    /// A table of `capacity` requests, from 1 to [`MAX`](Self::MAX). Its generation is the first from this number of a request on.
     #[must_use]
-    pub(crate) fn new(capacity: u32, (qp_num, from): (u16, u16), unsolicited: bool) -> Self {
+    pub fn new(capacity: u32, from: u16) -> Self {
         let capacity = capacity.clamp(1, Self::MAX);
         let len = capacity.next_power_of_two();
-        let table = Self {
+        let requests = Self {
             wr_ids: (0..len).map(|_| AtomicU64::new(0)).collect(),
             states: (0..len).map(|_| AtomicU32::new(NONE)).collect(),
             free: (0..len).map(|_| AtomicU32::new(0)).collect(),
             mask: len - 1,
-            qp_num,
-            unsolicited,
             capacity,
             end: AtomicU32::new(0),
             generation: AtomicU32::new(u32::from(from).next_multiple_of(len) & 0xffff),
         };
-        table.fill();
-        table
+        requests.fill();
+        requests
     }
 
     /// How many requests may be outstanding.
     #[must_use]
-    pub(crate) fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// The QP.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn qp_num(&self) -> u16 {
-        self.qp_num
     }
 
     fn fill(&self) {
@@ -99,14 +88,14 @@ impl Table {
 
     /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have
     /// stopped poster and poller.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         let next = (self.generation.load(Ordering::Relaxed) + self.mask + 1) & 0xffff;
         self.generation.store(next, Ordering::Relaxed);
         self.fill();
     }
 
     /// The number behind those of this generation: earlier generations and their tables had the numbers before it.
-    pub(crate) fn behind(&self) -> u16 {
+    pub fn behind(&self) -> u16 {
         (self.generation.load(Ordering::Relaxed) + self.mask + 1) as u16
     }
 
@@ -120,33 +109,36 @@ impl Table {
 
     /// The position up to which may be posted. For the poster.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u32 {
         // Acquire: pairs with `take`.
         self.end.load(Ordering::Acquire)
     }
 
     /// The limit, if there is room at a position.
+    ///
+    /// # Errors
+    /// [`PostError::QueueFull`] if there is none.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn room(&self, at: u32) -> Result<u32, PostError> {
+    pub fn room(&self, at: u32) -> Result<u32, PostError> {
         let limit = self.limit();
         if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
     }
 
     /// Whether the device has a request with this number.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn has(&self, number: u16) -> bool {
+    pub fn has(&self, number: u16) -> bool {
         self.of(&self.states, number.into()).load(Ordering::Relaxed) == u32::from(number)
     }
 
     /// Whether the number is one of this generation.
-    pub(crate) fn is_current(&self, number: u16) -> bool {
+    pub fn is_current(&self, number: u16) -> bool {
         u32::from(number) & !self.mask == self.generation.load(Ordering::Relaxed)
     }
 
     /// The `wr_id` of the request with this number, which is free from now on; `None` if the device has no such request. For the poller,
     /// which has read the number from a completion: a barrier orders that load before these.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn take(&self, number: u16) -> Option<u64> {
+    pub fn take(&self, number: u16) -> Option<u64> {
         if !self.has(number) {
             cold_path();
             return None;
@@ -166,9 +158,9 @@ impl Table {
 /// # Invariant
 /// The addresses and the mask of `slots` are those of `table`.
 #[derive(Debug)]
-pub(crate) struct Poster {
+pub struct Poster {
     slots: Slots<'static>,
-    table: Arc<Table>,
+    table: Arc<Requests>,
 }
 
 /// The addresses of a table's arrays, which a loop of posts keeps in registers.
@@ -176,12 +168,12 @@ pub(crate) struct Poster {
 /// # Invariant
 /// Each array has `mask + 1` elements and lives as long as `'t`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slots<'t> {
+pub struct Slots<'t> {
     wr_ids: NonNull<AtomicU64>,
     states: NonNull<AtomicU32>,
     free: NonNull<AtomicU32>,
     mask: u32,
-    _table: PhantomData<&'t Table>,
+    _table: PhantomData<&'t Requests>,
 }
 
 // SAFETY: the addresses are those of atomics that `table` owns.
@@ -192,7 +184,7 @@ unsafe impl Sync for Poster {}
 impl Poster {
     /// The end of a table, for its one poster.
     #[must_use]
-    pub(crate) fn new(table: &Arc<Table>) -> Self {
+    pub fn new(table: &Arc<Requests>) -> Self {
         let slots = Slots {
             wr_ids: NonNull::from(&*table.wr_ids).cast(),
             states: NonNull::from(&*table.states).cast(),
@@ -205,17 +197,17 @@ impl Poster {
 
     /// The arrays.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn slots(&self) -> Slots<'_> {
+    pub fn slots(&self) -> Slots<'_> {
         // With the lifetime of a borrow of the poster, which keeps the table.
         self.slots
     }
 }
 
 impl Deref for Poster {
-    type Target = Table;
+    type Target = Requests;
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn deref(&self) -> &Table {
+    fn deref(&self) -> &Requests {
         &self.table
     }
 }
@@ -230,11 +222,11 @@ impl Slots<'_> {
         unsafe { slot.as_ref() }.load(Ordering::Relaxed)
     }
 
-    /// The number of the request at a position, which is before [`Table::limit`]. Its completion will have this `wr_id`. It may be
+    /// The number of the request at a position, which is before [`Requests::limit`]. Its completion will have this `wr_id`. It may be
     /// called again for the position until the request is [published](Self::publish). It is as long as it is loaded, so it is not extended to
     /// a word again; it has 16 bits.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn prepare(self, position: u32, wr_id: u64) -> u32 {
+    pub fn prepare(self, position: u32, wr_id: u64) -> u32 {
         let number = self.next(position);
         // SAFETY: a masked number is that of an element (invariant).
         let place = unsafe { self.wr_ids.add((number & self.mask) as usize) };
@@ -246,13 +238,13 @@ impl Slots<'_> {
     /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
     /// before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish(self, position: u32) {
+    pub fn publish(self, position: u32) {
         self.publish_number(self.next(position));
     }
 
     /// [`publish`](Self::publish), if the number is at hand: that of [`prepare`](Self::prepare).
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn publish_number(self, number: u32) {
+    pub fn publish_number(self, number: u32) {
         // SAFETY: a masked number is that of an element (invariant).
         let slot = unsafe { self.states.add((number & self.mask) as usize) };
         // SAFETY: as in `next`.
@@ -260,10 +252,9 @@ impl Slots<'_> {
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for Requests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table")
-            .field("qp_num", &self.qp_num)
+        f.debug_struct("Requests")
             .field("capacity", &self.capacity)
             .field("end", &self.end)
             .field("generation", &self.generation)
@@ -277,8 +268,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{HashMap, HashSet};
 
-    fn both(capacity: u32, from: u16) -> (Arc<Table>, Poster) {
-        let table = Arc::new(Table::new(capacity, (1, from), false));
+    fn both(capacity: u32, from: u16) -> (Arc<Requests>, Poster) {
+        let table = Arc::new(Requests::new(capacity, from));
         let poster = Poster::new(&table);
         (table, poster)
     }
@@ -401,7 +392,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
-    use super::{Poster, Table};
+    use super::{Poster, Requests};
     use loom::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
@@ -411,7 +402,7 @@ mod loom_tests {
     fn every_request_is_reported_with_its_wr_id() {
         const REQUESTS: u64 = 4;
         loom::model(|| {
-            let table = Arc::new(Table::new(2, (1, 1), false));
+            let table = Arc::new(Requests::new(2, 1));
             let poster = Poster::new(&table);
             let device: Arc<[AtomicU32]> = (0..REQUESTS).map(|_| AtomicU32::new(u32::MAX)).collect();
             let poller = loom::thread::spawn({
