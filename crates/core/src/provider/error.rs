@@ -387,6 +387,9 @@ impl PollError {
 }
 
 impl From<LockError> for PollError {
+    // codegen: call
+    #[cold]
+    #[inline(never)]
     fn from(error: LockError) -> Self {
         match error {
             LockError::Reentered => Self::SessionOpen,
