@@ -108,7 +108,7 @@ impl EventFile {
         !self.backlog.is_empty()
     }
 
-    /// Removes the records that [name](element) an object, and for which `mine` is true, from the file, as the kernel does when the object is
+    /// Removes the records whose first word is this object, and for which `mine` is true, from the file, as the kernel does when the object is
     /// destroyed. `rx` is a copy of the program's end. Returns how many there were.
     ///
     /// The records in the socket, of which there are a few hundred at most, are read and written again.
