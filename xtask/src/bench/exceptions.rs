@@ -336,7 +336,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["efa post_recv sge2"],
         batches: LIST,
-        share: 0.55,
+        share: 0.58,
         reason: EFA_RECEIVES,
     },
     Exception {
