@@ -349,7 +349,7 @@ fn random_posts_polls_resets_and_destructions() {
         let is_well = || workers.iter().all(|worker| !worker.is_finished()) && !controller.is_finished();
         while is_well()
             && (begin.elapsed() < length || reused() == 0)
-            && begin.elapsed() < length + Duration::from_secs(60)
+            && begin.elapsed() < length + Duration::from_secs(180)
         {
             thread::sleep(Duration::from_millis(20));
         }
