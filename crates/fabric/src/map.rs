@@ -70,6 +70,8 @@ impl<A: Key, B: Key> Key for (A, B) {
     const BITS: u32 = bits(A::BITS + B::BITS);
 
     fn number(self) -> u128 {
+        // A constant of a trait is only computed where it is used.
+        const { assert!(Self::BITS <= u128::BITS) };
         // `A` may have 0 bits, and `B` all of them.
         self.0.number().checked_shl(B::BITS).unwrap_or(0) | self.1.number()
     }
@@ -97,6 +99,7 @@ impl<A: Key> Key for Option<A> {
     const BITS: u32 = bits(A::BITS + 1);
 
     fn number(self) -> u128 {
+        const { assert!(Self::BITS <= u128::BITS) };
         self.map_or(0, |key| 1 << A::BITS | key.number())
     }
 
@@ -264,7 +267,7 @@ impl<K, V> Map<K, V> {
 
     fn take(&mut self, slot: u32) -> Option<V> {
         let value = self.slots.get_mut(slot as usize)?.take();
-        if self.index.len() == 0 {
+        if self.is_empty() {
             (self.slots, self.free) = (Vec::new(), Vec::new());
         } else {
             self.free.push(slot);
