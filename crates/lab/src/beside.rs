@@ -45,12 +45,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The running process of the devices; killed when dropped.
-pub(crate) struct Hca {
+pub(crate) struct DeviceProcess {
     child: Child,
     log: PathBuf,
 }
 
-impl Hca {
+impl DeviceProcess {
     /// Sockets of the devices, relative to the directory of the boot: the path of a Unix socket must be short.
     pub(crate) const SOCKETS: [&'static str; 2] = ["hca0.sock", "hca1.sock"];
 
@@ -137,7 +137,7 @@ impl Hca {
     }
 }
 
-impl Drop for Hca {
+impl Drop for DeviceProcess {
     fn drop(&mut self) {
         self.kill();
     }
@@ -162,7 +162,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         // `false` ignores its arguments.
-        let start = Hca::start(Path::new("/bin/false"), &[], &dir);
+        let start = DeviceProcess::start(Path::new("/bin/false"), &[], &dir);
         let why = start.err().expect("no devices").to_string();
         fs::remove_dir_all(&dir).unwrap();
         assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");

@@ -6,7 +6,7 @@
 //! options. [`crate::beside`] has the process beside QEMU, [`crate::guest`] the guest's environment, `guest/init.sh` the setup.
 
 use crate::HOME_SUITE;
-use crate::beside::{Hca, Wire};
+use crate::beside::{DeviceProcess, Wire};
 use crate::module::Module;
 use anyhow::Result;
 #[cfg(feature = "cli")]
@@ -277,7 +277,7 @@ impl Device {
     }
 
     /// Starts the process beside QEMU, if there is one, in the directory of a boot.
-    pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<Hca>> {
+    pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<DeviceProcess>> {
         let (program, own) = match self {
             Self::Rxe | Self::Siw => return Ok(None),
             Self::Mlx5 { program, link, mkeys } => {
@@ -287,7 +287,7 @@ impl Device {
         };
         let mut args = wire.map(Wire::fabric).unwrap_or_default();
         args.extend(own.split(' ').map(str::to_owned));
-        Hca::start(program, &args, dir).map(Some)
+        DeviceProcess::start(program, &args, dir).map(Some)
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One boot of a VM: starts it, passes its output on while it runs, and returns its outcome.
 
-use crate::beside::{self, Hca, Wire};
+use crate::beside::{self, DeviceProcess, Wire};
 use crate::cpio::Cpio;
 use crate::device::{Device, Kind};
 use crate::guest::{self, Share, Task};
@@ -236,8 +236,10 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
                 let log = dir.path.join(format!("boot-{tried}.log"));
                 // The logs are missing if QEMU or the devices ended before they wrote anything.
                 let _ = fs::rename(dir.path.join("console.log"), &log);
-                let _ =
-                    fs::rename(dir.path.join(Hca::LOG), dir.path.join(format!("boot-{tried}.{}", Hca::LOG)));
+                let _ = fs::rename(
+                    dir.path.join(DeviceProcess::LOG),
+                    dir.path.join(format!("boot-{tried}.{}", DeviceProcess::LOG)),
+                );
                 let log = log.display();
                 lab.say(format!("note: the guest did not come up ({why}), trying again (see {log})"));
                 dir.keep = true;
@@ -297,7 +299,8 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
 
 /// The log of the devices' process, if there is one.
 fn devices_log(spec: &Spec, dir: &Path) -> Option<String> {
-    let bytes = spec.device.is_beside().then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
+    let bytes =
+        spec.device.is_beside().then(|| fs::read(dir.join(DeviceProcess::LOG)).unwrap_or_default())?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -355,8 +358,8 @@ fn boot(lab: &Lab, spec: &Spec, wire: Option<&Wire>, parts: &Parts, dir: &Path) 
         initrd: &dir.join("initrd"),
         console: &console,
         dir,
-        vfio_user: if hca.is_some() { &Hca::SOCKETS } else { &[] },
-        wires: if hca.is_some() { &[("hca", Hca::CONTROL)] } else { &[] },
+        vfio_user: if hca.is_some() { &DeviceProcess::SOCKETS } else { &[] },
+        wires: if hca.is_some() { &[("hca", DeviceProcess::CONTROL)] } else { &[] },
         ports: [&ctl, &out, &err].map(|port| (port.name, port.socket.clone())).to_vec(),
         monitor: monitor.socket(),
         network: wire.map(Wire::network),
@@ -373,7 +376,7 @@ fn boot(lab: &Lab, spec: &Spec, wire: Option<&Wire>, parts: &Parts, dir: &Path) 
         writeln!(log, "{state}").context("cannot write to the console's log")?;
     }
     qemu.kill();
-    if let Some(how) = hca.map(Hca::end).transpose()?.flatten() {
+    if let Some(how) = hca.map(DeviceProcess::end).transpose()?.flatten() {
         ending = Ending::Devices(how);
     }
     for port in [out, err, ctl] {
