@@ -41,8 +41,8 @@ impl Inline<'_> {
         }
     }
 
-    /// Copies all buffers, one after the other, up to the first one for which there is no room. Without a call, for the few bytes that an
-    /// entry has.
+    /// Copies the buffers, one after the other; one for which there is no room is left out. Without a call, for the few bytes that an entry
+    /// has.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn copy_to(&self, to: &mut [u8]) {
         let mut at = 0;
