@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask ci`: the static checks.
 
-use crate::steps::{self, Steps};
+use crate::steps::{self, Steps, Watch};
 use crate::{aarch64, api, book, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 /// Run the static checks: format, licence headers, inlining, spelling, dependencies, packages, lints, documentation, the book, compatibility of the API, a build for aarch64
 #[derive(clap::Args)]
@@ -106,9 +105,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs a check and prints the time that it took.
 fn step(name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
-    let start = Instant::now();
+    let watch = Watch::start();
     check().with_context(|| format!("ci: {name} failed"))?;
-    eprintln!("ci: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    eprintln!("ci: {name} passed in {watch}");
     Ok(())
 }
 

@@ -6,9 +6,12 @@
 
 use crate::repo_root;
 use anyhow::{Context, Result, ensure};
+use core::fmt::{self, Display, Formatter};
+use nix::sys::resource::{UsageWho, getrusage};
 use std::collections::VecDeque;
 use std::env;
 use std::ffi::OsString;
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -23,6 +26,36 @@ pub(crate) struct Steps {
     /// The name of the command, and its arguments.
     command: String,
     args: Vec<OsString>,
+}
+
+/// The time since a step began, as text: of the clock, and of the CPUs in this process's children, which do the work.
+pub(crate) struct Watch {
+    start: Instant,
+    before: f32,
+}
+
+impl Watch {
+    /// A step begins.
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now(), before: Self::cpu() }
+    }
+
+    /// CPU time of all children that have ended and been waited for, in seconds.
+    fn cpu() -> f32 {
+        getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| {
+            [usage.user_time(), usage.system_time()]
+                .map(|time| time.tv_sec() as f32 + time.tv_usec() as f32 / 1e6)
+                .iter()
+                .sum()
+        })
+    }
+}
+
+impl Display for Watch {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (clock, cpu) = (self.start.elapsed().as_secs_f32(), Self::cpu() - self.before);
+        write!(f, "{clock:.1} s ({cpu:.0} s of CPU)")
+    }
 }
 
 /// The steps that each lane has not begun.
@@ -116,6 +149,15 @@ mod tests {
     /// A script in place of this program, which writes the names of its steps; that of `bad` fails.
     const SCRIPT: &str =
         "#!/bin/sh\necho \"$3 $4\" >>\"$(dirname \"$0\")/ran\"\ntest \"$3\" != bad || exit 7\n";
+
+    #[test]
+    fn a_watch_counts_the_cpu_time_of_children() {
+        let watch = Watch::start();
+        let burn = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", burn]).status().unwrap().success());
+        assert!(Watch::cpu() > watch.before);
+        assert!(watch.to_string().ends_with(" s of CPU)"), "{watch}");
+    }
 
     #[test]
     fn no_step_begins_after_a_failure_whose_status_is_returned() {

@@ -10,11 +10,10 @@
 //! After `cargo test`, what runs in the VM, on one emulated CPU most of the time, runs beside the others ([`steps`]).
 
 use crate::cargo::Program;
-use crate::steps::{self, Steps};
+use crate::steps::{self, Steps, Watch};
 use crate::{aarch64, bench, cargo, ci, clients, fuzz, packets, repo_root, run, vm};
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 use uverbs_lab::{Kind, Series};
 
 /// Run all tests: cargo test, those for aarch64, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
@@ -180,11 +179,11 @@ fn quick() -> Result<ExitCode> {
 
 /// Runs the suite in the VM, which prints its failures, and prints the time that it took.
 fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
-    let start = Instant::now();
+    let watch = Watch::start();
     eprintln!("test: {name}");
     let code = vm::test(args, Some(1))?;
     let how = if code == ExitCode::SUCCESS { "passed" } else { "FAILED" };
-    eprintln!("test: {name} {how} in {:.1} s", start.elapsed().as_secs_f32());
+    eprintln!("test: {name} {how} in {watch}");
     Ok(code)
 }
 
@@ -237,9 +236,9 @@ fn loom() -> Result<()> {
 
 /// Runs a step and prints the time that it took.
 fn step(name: &str, f: impl FnOnce() -> Result<()>) -> Result<()> {
-    let start = Instant::now();
+    let watch = Watch::start();
     eprintln!("test: {name}");
     f().with_context(|| format!("test: {name} failed"))?;
-    eprintln!("test: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    eprintln!("test: {name} passed in {watch}");
     Ok(())
 }
