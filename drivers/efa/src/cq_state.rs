@@ -9,6 +9,7 @@
 use crate::completion::{self, Completion};
 use crate::memory::{CqRing, Cqe, Doorbell};
 use crate::shared::Table;
+use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
@@ -243,8 +244,8 @@ impl Source<Option<CqBell>> for CqState {
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn available(&mut self, max: u32) -> Result<u32, PollError> {
-        Ok(max)
+    fn available(&mut self, max: NonZeroUsize) -> Result<usize, PollError> {
+        Ok(max.get())
     }
 
     #[cfg_attr(not(debug_assertions), inline(always))]

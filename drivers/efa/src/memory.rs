@@ -292,7 +292,8 @@ pub type Cqe = [u64; CQE_WORDS];
 struct Sub {
     /// Its place.
     next: NonNull<u64>,
-    /// The end of the ring.
+    /// The first place and the end of the ring.
+    start: NonNull<u64>,
     end: NonNull<u64>,
     /// In the first word of a new entry, the bit of the phase.
     phase: u64,
@@ -304,9 +305,9 @@ impl Sub {
     /// Takes the next entry.
     ///
     /// # Safety
-    /// It is a sub-CQ of a [`CqRing`] of this many entries, which is mapped.
+    /// It is a sub-CQ of a [`CqRing`], which is mapped.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    unsafe fn take(&mut self, entries: u32) -> Option<Cqe> {
+    unsafe fn take(&mut self) -> Option<Cqe> {
         // Not loaded again.
         let place = self.next;
         // SAFETY: the place of an entry (invariant of the ring), and the ring is mapped (the contract of this function).
@@ -315,8 +316,7 @@ impl Sub {
         self.next = unsafe { place.add(CQE_WORDS) };
         if self.next == self.end {
             // The next round. Not a call, across which the entry would have to be in memory.
-            // SAFETY: the start of the sub-CQ, which has as many entries (invariant of the ring).
-            self.next = unsafe { self.end.sub(entries as usize * CQE_WORDS) };
+            self.next = self.start;
             self.phase ^= completion::PHASE;
         }
         Some(entry)
@@ -349,7 +349,7 @@ unsafe fn read(place: NonNull<u64>, phase: u64) -> Option<Cqe> {
 ///
 /// # Invariant
 /// From `first` on, as many entries of 32 bytes as all sub-CQs have are inside the mapping. `first` is aligned to 8. Each sub-CQ has
-/// `entries`; `next` is the place of one of them, and `end` that behind the last. `turn` and each `following` are the offset of one of
+/// `entries`; `next` is the place of one of them, `start` that of the first, and `end` that behind the last. `turn` and each `following` are the offset of one of
 /// `subs`.
 #[derive(Debug)]
 pub struct CqRing {
@@ -383,12 +383,12 @@ impl CqRing {
         let first = mapping.part(0, all, size_of::<RxCdescEx>(), 8)?.cast();
         let sub = |sub: u16| {
             // SAFETY: an entry of the rings, which are inside the mapping ([`Mapping::part`]).
-            let next = unsafe { first.add(usize::from(sub) * words) };
+            let start = unsafe { first.add(usize::from(sub) * words) };
             // SAFETY: at most the end of the rings.
-            let end = unsafe { next.add(words) };
+            let end = unsafe { start.add(words) };
             let following = if sub + 1 == subs { 0 } else { (usize::from(sub) + 1) * size_of::<Sub>() };
             // In the first round the phase is 1.
-            Sub { next, end, phase: completion::PHASE, following }
+            Sub { next: start, start, end, phase: completion::PHASE, following }
         };
         Ok(Self { subs: (0..subs).map(sub).collect(), turn: 0, entries, mapping })
     }
@@ -423,8 +423,8 @@ impl CqRing {
             // SAFETY: as above; nothing else uses the sub-CQs now (`&mut self`).
             let sub = unsafe { &mut *sub.as_ptr() };
             turn = sub.following;
-            // SAFETY: a sub-CQ of this ring, which has as many entries (invariant) and its mapping.
-            if let Some(entry) = unsafe { sub.take(self.entries) } {
+            // SAFETY: a sub-CQ of this ring, which has its mapping.
+            if let Some(entry) = unsafe { sub.take() } {
                 self.turn = turn;
                 return Some(entry);
             }
@@ -436,8 +436,8 @@ impl CqRing {
 
     /// Takes the next entry of a sub-CQ.
     pub(crate) fn take_of(&mut self, index: usize) -> Option<Cqe> {
-        // SAFETY: a sub-CQ of this ring, which has as many entries (invariant) and its mapping.
-        unsafe { self.subs.get_mut(index)?.take(self.entries) }
+        // SAFETY: a sub-CQ of this ring, which has its mapping.
+        unsafe { self.subs.get_mut(index)?.take() }
     }
 }
 

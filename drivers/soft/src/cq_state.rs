@@ -7,6 +7,7 @@
 use crate::doorbell::ArmBell;
 use crate::format::{CqEntry, CqRing, Format};
 use crate::shared::QpShared;
+use core::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 use uverbs_core::Errno;
 use uverbs_core::kernel::Polled;
@@ -163,14 +164,15 @@ impl<F: Format, B: ArmBell> Source<B> for CqState<F> {
 
     /// Those that are in the ring when the poll begins. Asks the ring only if fewer are known.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn available(&mut self, max: u32) -> Result<u32, PollError> {
+    fn available(&mut self, max: NonZeroUsize) -> Result<usize, PollError> {
+        let max = u32::try_from(max.get()).unwrap_or(u32::MAX);
         if self.known() < max
             && let Err(error) = self.refresh(max)
             && self.known() == 0
         {
             return Err(error);
         }
-        Ok(max.min(self.known()))
+        Ok(max.min(self.known()) as usize)
     }
 
     /// The slots that were taken are returned before the ring is asked again, because a program may post in an open poll, and its completions
@@ -180,7 +182,7 @@ impl<F: Format, B: ArmBell> Source<B> for CqState<F> {
         if self.known() == 0 {
             self.return_slots();
         }
-        Source::<B>::available(self, 1).map(drop)
+        Source::<B>::available(self, NonZeroUsize::MIN).map(drop)
     }
 
     /// Takes the next completion, if one is known.
@@ -216,7 +218,7 @@ impl<F: Format, B: ArmBell> Source<B> for CqState<F> {
 
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_empty(&mut self) -> bool {
-        Source::<B>::available(self, 1) == Ok(0)
+        Source::<B>::available(self, NonZeroUsize::MIN) == Ok(0)
     }
 
     fn try_arm(&mut self, _: &B, _: bool) -> bool {

@@ -46,7 +46,7 @@ pub use doorbell::{
 };
 pub use fd::UverbsFd;
 pub use mapping::{DeviceMapping, Mapping, MemoryError, Protection, map_queue, page_size};
-pub use polled::{Entered, EnteredRef, Polled, PolledRef};
+pub use polled::{Entered, Polled, PolledRef};
 pub use process::Process;
 pub use qp_access::{QpAccess, state_word};
 pub use queue_access::{AccessRef, Busy, QueueAccess};

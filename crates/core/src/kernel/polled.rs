@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the poller and the control path of a completion queue share: the ring of a software device's CQ.
 //!
-//! The ring has one user at a time. The poller enters for the memory accesses of one step ([`Polled::enter`]); the
+//! The ring has one user at a time. The poller enters for the memory accesses of one step ([`PolledRef::enter`]); the
 //! control path stops it first ([`Polled::stopped`]), by the handshake of [`QueueAccess`]. So after a control call has
 //! removed the completions of a QP, no poll reports one of them, and none takes a slot in the ring.
 // UNSAFETY: returns a mutable reference to the state from a shared reference; this module ensures that there is one user
 // at a time.
 #![expect(unsafe_code)]
 
-use super::queue_access::{AccessRef, Busy, QueueAccess};
+use super::queue_access::{AccessRef, QueueAccess};
 use crate::provider::PollError;
 use crate::sync::{ControlBarrier, ProcessMutex};
 use core::cell::UnsafeCell;
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// The poller may enter.
 const OPEN: u32 = 1;
+/// The poller may enter with a fence.
+const OPEN_FENCED: u32 = 4;
 /// The control path uses the ring.
 const CLOSED: u32 = 2;
 /// The poller could not be stopped: no more completions.
@@ -27,6 +29,8 @@ const LOST: u32 = 3;
 /// The state of a completion queue that the kernel and one poller share, such as its ring.
 pub struct Polled<T> {
     access: QueueAccess,
+    /// The word when the poller may enter: a poller that enters without a fence must find another one if it needs a fence.
+    open: u32,
     /// One control call at a time; a poller that finds the queue closed waits for this lock.
     control: ProcessMutex<()>,
     state: UnsafeCell<T>,
@@ -42,50 +46,33 @@ impl<T> Polled<T> {
     /// # Errors
     /// As [`QueueAccess::new`].
     pub fn new(state: T, barrier: ControlBarrier) -> io::Result<Arc<Self>> {
-        let access = QueueAccess::new(OPEN, barrier)?;
-        Ok(Arc::new(Self { access, control: ProcessMutex::new(()), state: UnsafeCell::new(state) }))
+        let open = if barrier == ControlBarrier::Fence { OPEN_FENCED } else { OPEN };
+        let access = QueueAccess::new(open, barrier)?;
+        Ok(Arc::new(Self { access, open, control: ProcessMutex::new(()), state: UnsafeCell::new(state) }))
     }
 
-    /// Enters the queue as its poller.
-    ///
-    /// # Errors
-    /// [`PollError::Forked`] in a child of fork(2), [`PollError::Corrupt`] if the poller could not be stopped before.
-    ///
-    /// # Safety
-    /// The caller is the queue's only poller, and has no other [`Entered`].
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub unsafe fn enter(&self) -> Result<Entered<'_, T>, PollError> {
-        loop {
-            let inside = self.access.inside();
-            // Acquire: pairs with the store by which `stopped` opens the queue again.
-            let word = self.access.word().load(Ordering::Acquire);
-            if word == OPEN {
-                return Ok(Entered { shared: self, _inside: inside });
-            }
-            drop(inside);
-            self.wait(word)?;
-        }
-    }
-
-    /// [`enter`](Self::enter) without waiting: `None` if a control call has the queue, or for ever. It calls no function, so that its
-    /// caller saves no registers.
-    ///
-    /// # Safety
-    /// As [`enter`](Self::enter).
-    // codegen: call
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub unsafe fn try_enter(&self) -> Option<Entered<'_, T>> {
-        let inside = self.access.inside();
-        // Acquire: as in `enter`.
-        let is_open = self.access.word().load(Ordering::Acquire) == OPEN;
-        is_open.then_some(Entered { shared: self, _inside: inside })
-    }
-
-    /// The addresses of its parts, for a loop that enters and leaves.
+    /// The addresses of its parts, for a poller that enters and leaves.
     // codegen: reload
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn by_ref(&self) -> PolledRef<'_, T> {
         PolledRef { shared: self, access: self.access.by_ref() }
+    }
+
+    /// Enters, with the fence that the queue needs, when no control call has it.
+    #[cold]
+    #[inline(never)]
+    fn enter_later(&self) -> Result<(), PollError> {
+        loop {
+            let inside = self.access.inside();
+            // Acquire: pairs with the store by which `stopped` opens the queue again.
+            let word = self.access.word().load(Ordering::Acquire);
+            if word == self.open {
+                core::mem::forget(inside);
+                return Ok(());
+            }
+            drop(inside);
+            self.wait(word)?;
+        }
     }
 
     /// Waits for the control call that uses the queue.
@@ -117,7 +104,7 @@ impl<T> Polled<T> {
             return Err(argument);
         }
         let Ok(_one) = self.control.lock() else { return Err(argument) };
-        if replace(OPEN, CLOSED).is_err() {
+        if replace(self.open, CLOSED).is_err() {
             return Err(argument);
         }
         if let Err(errno) = self.access.wait_idle() {
@@ -133,7 +120,7 @@ impl<T> Polled<T> {
             }
         }
         let _reopen = Reopen(|| {
-            let _ = replace(CLOSED, OPEN);
+            let _ = replace(CLOSED, self.open);
         });
         // SAFETY: `control` is held, and the word is closed: no poller has been inside since `wait_idle`, and one that
         // enters finds the closed word. So this is the only reference to the state.
@@ -179,68 +166,56 @@ pub struct PolledRef<'q, T> {
 }
 
 impl<'q, T> PolledRef<'q, T> {
-    /// [`Polled::enter`] and [`Entered::state`]. `leave` what it returns.
+    /// Enters the queue as its poller.
     ///
     /// # Errors
-    /// As [`Polled::enter`].
+    /// [`PollError::Forked`] in a child of fork(2), [`PollError::Corrupt`] if the poller could not be stopped before.
     ///
     /// # Safety
-    /// As [`Polled::enter`].
+    /// The caller is the queue's only poller, and has no other [`Entered`].
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub unsafe fn enter(&self) -> Result<EnteredRef<'q, T>, PollError> {
-        loop {
-            if self.shared.access.needs_fence() {
-                self.shared.access.enter_fenced();
-            }
-            let entered = EnteredRef { shared: self.shared, access: self.access };
-            if self.access.enter_if(OPEN) {
-                return Ok(entered);
-            }
-            let word = self.shared.access.word().load(Ordering::Acquire);
-            drop(entered);
-            self.shared.wait(word)?;
+    pub unsafe fn enter(&self) -> Result<Entered<'q, T>, PollError> {
+        if !self.access.enter_if(OPEN) {
+            self.access.leave();
+            self.shared.enter_later()?;
         }
+        Ok(Entered(PolledRef { shared: self.shared, access: self.access }))
     }
-}
 
-/// [`Entered`], by the addresses of a [`PolledRef`].
-#[derive(Debug)]
-#[must_use]
-pub struct EnteredRef<'q, T> {
-    shared: &'q Polled<T>,
-    access: AccessRef<'q>,
-}
-
-impl<T> EnteredRef<'_, T> {
-    /// The state.
+    /// [`enter`](Self::enter) without waiting: `None` if a control call has the queue, or for ever, or if each entry needs a fence. It calls
+    /// no function, so that its caller saves no registers.
+    ///
+    /// # Safety
+    /// As [`enter`](Self::enter).
+    // codegen: call
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn state(&mut self) -> &mut T {
-        // SAFETY: as in `Entered::state`: the only poller (`PolledRef::enter`) is inside and found the word open.
-        unsafe { &mut *self.shared.state.get() }
-    }
-}
-
-impl<T> Drop for EnteredRef<'_, T> {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn drop(&mut self) {
+    pub unsafe fn try_enter(self) -> Option<Entered<'q, T>> {
+        if self.access.enter_if(OPEN) {
+            return Some(Entered(self));
+        }
         self.access.leave();
+        None
     }
 }
 
 /// The right to use the state, for a poller inside the queue. Dropping it leaves the queue.
 #[derive(Debug)]
 #[must_use]
-pub struct Entered<'q, T> {
-    shared: &'q Polled<T>,
-    _inside: Busy<'q>,
-}
+pub struct Entered<'q, T>(PolledRef<'q, T>);
 
 impl<T> Entered<'_, T> {
     /// The state.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn state(&mut self) -> &mut T {
-        // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it
+        // SAFETY: the only poller (`PolledRef::enter`) is inside and found the word open, so the control path waits until it
         // leaves. The result borrows `self`, so it is the only reference.
-        unsafe { &mut *self.shared.state.get() }
+        unsafe { &mut *self.0.shared.state.get() }
+    }
+}
+
+impl<T> Drop for Entered<'_, T> {
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn drop(&mut self) {
+        self.0.access.leave();
     }
 }

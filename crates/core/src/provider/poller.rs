@@ -8,12 +8,14 @@
 
 use super::completion::{Claimant, Completion, CompletionQueue};
 use super::error::PollError;
+use super::poll_session::{Kept, PollSession};
 use crate::errno::Errno;
 use crate::kernel::{Entered, Polled};
 use crate::sync::ControlBarrier;
 use crate::wc::WorkCompletion;
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::num::NonZeroUsize;
 use std::io;
 use std::sync::Arc;
 
@@ -41,9 +43,9 @@ pub trait Source<B: Bell>: Send + fmt::Debug {
     ///
     /// # Errors
     /// [`PollError::Corrupt`] for a value that no correct device writes.
-    fn available(&mut self, max: u32) -> Result<u32, PollError>;
+    fn available(&mut self, max: NonZeroUsize) -> Result<usize, PollError>;
 
-    /// As [`available`](Self::available) with 1, in an extended poll that goes on.
+    /// As [`available`](Self::available) for one, in an extended poll that goes on.
     ///
     /// # Errors
     /// As [`available`](Self::available).
@@ -74,48 +76,13 @@ pub trait Source<B: Bell>: Send + fmt::Debug {
     fn arm(&mut self, bell: &B, solicited_only: bool) -> Result<(), Errno>;
 }
 
-/// What a poll may do next.
-#[derive(Clone, Copy, Debug)]
-enum Session {
-    /// A poll may begin.
-    Idle,
-    /// An extended poll is open.
-    Open,
-    /// An error was found after a completion, for the next call.
-    Failed(PollError),
-}
-
-impl Session {
-    // The compiler makes more instructions of `==`.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle)
-    }
-
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn is_open(&self) -> bool {
-        matches!(self, Self::Open)
-    }
-
-    /// The result of a poll that finds an error after this number of completions.
-    #[cold]
-    fn after(&mut self, done: usize, error: PollError) -> Result<usize, PollError> {
-        if done == 0 {
-            return Err(error);
-        }
-        *self = Self::Failed(error);
-        Ok(done)
-    }
-}
-
 /// The poller of a queue with this state, which `B` rings.
 pub struct Poller<S: Source<B>, B: Bell> {
     shared: Arc<Polled<S>>,
-    session: Session,
+    session: PollSession,
     /// The current completion of the open poll, or of the last one.
     last: Option<S::Entry>,
     capacity: u32,
-    room: u32,
     bell: B,
 }
 
@@ -125,9 +92,9 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
     /// # Errors
     /// There is no memory for the words that the poller and control calls share.
     pub fn new(state: S, barrier: ControlBarrier, bell: B) -> io::Result<Self> {
-        let (capacity, room) = (state.capacity(), state.room());
+        let (capacity, session) = (state.capacity(), PollSession::new(state.room()));
         let shared = Polled::new(state, barrier)?;
-        Ok(Self { shared, session: Session::Idle, last: None, capacity, room, bell })
+        Ok(Self { shared, session, last: None, capacity, bell })
     }
 
     /// The state that the queue shares with control calls.
@@ -151,7 +118,8 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
     pub fn replace<R>(&mut self, f: impl FnOnce(&mut S) -> R) -> Option<R> {
         let (result, capacity, room) =
             self.shared.stopped(|state| (f(state), state.capacity(), state.room()))?;
-        (self.capacity, self.room) = (capacity, room);
+        self.capacity = capacity;
+        self.session.set_room(room);
         Some(result)
     }
 
@@ -159,26 +127,7 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
     fn enter(&self) -> Result<Entered<'_, S>, PollError> {
         // SAFETY: `&mut Poller`, which all callers have, is the queue's only poller, and each drops what it got before it calls this
         // again.
-        unsafe { self.shared.enter() }
-    }
-
-    /// Whether a poll may begin.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn may_poll(&mut self) -> Result<(), PollError> {
-        if self.session.is_idle() { Ok(()) } else { Err(self.refusal()) }
-    }
-
-    #[cold]
-    fn refusal(&mut self) -> PollError {
-        let Session::Failed(error) = self.session else { return PollError::SessionOpen };
-        self.session = Session::Idle;
-        error
-    }
-
-    /// A number of completions that one poll may take.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn limited(&self, max: usize) -> u32 {
-        max.min(self.room as usize) as u32
+        unsafe { self.shared.by_ref().enter() }
     }
 
     /// Returns the slots of this number of completions, which were polled.
@@ -199,14 +148,20 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
 
     /// Polls up to `max` completions, whose slots are not returned.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn claim_each<C: Claimant<Self>>(&mut self, max: usize, mut claimant: C) -> Result<usize, PollError> {
-        let max = self.limited(max);
+    fn claim_each<C: Claimant<Self>>(&mut self, max: NonZeroUsize, mut claimant: C) -> Result<usize, Kept> {
         let Self { shared, session, .. } = self;
         let shared = shared.by_ref();
         // SAFETY: as in `enter`: `&mut Poller`, and what was entered before is dropped.
         let enter = || unsafe { shared.enter() };
-        let mut entered = enter()?;
-        let (mut done, max) = (0, entered.state().available(max)? as usize);
+        let mut entered = match enter() {
+            Ok(entered) => entered,
+            Err(error) => return Err(session.keep(error)),
+        };
+        let max = match entered.state().available(max) {
+            Ok(max) => max,
+            Err(error) => return Err(session.keep(error)),
+        };
+        let mut done = 0;
         while done < max {
             match entered.state().take() {
                 Ok(Some(completion)) => {
@@ -215,7 +170,13 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
                     claimant.pass(&completion, claim);
                 }
                 Ok(None) => break,
-                Err(error) => return session.after(done, error),
+                Err(error) => {
+                    let kept = session.keep(error);
+                    if done == 0 {
+                        return Err(kept);
+                    }
+                    break;
+                }
             }
             done += 1;
             if done == max {
@@ -223,10 +184,32 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
             }
             entered = match enter() {
                 Ok(entered) => entered,
-                Err(error) => return session.after(done, error),
+                Err(error) => {
+                    session.keep(error);
+                    break;
+                }
             };
         }
         Ok(done)
+    }
+
+    /// A poll of up to `max` completions, which may begin.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn poll_begun<C: Claimant<Self>>(&mut self, max: NonZeroUsize, claimant: C) -> Result<usize, Kept> {
+        let queue = GiveBack(self);
+        let result = queue.0.claim_each(max, claimant);
+        core::mem::forget(queue);
+        if let Ok(done) = result {
+            self.give_back(done);
+        }
+        result
+    }
+
+    /// A poll that is not allowed, or for none, or for more than one poll takes.
+    #[cold]
+    #[inline(never)]
+    fn poll_less<C: Claimant<Self>>(&mut self, max: usize, claimant: C) -> Result<usize, Kept> {
+        self.session.at_most(max)?.map_or(Ok(0), |max| self.poll_begun(max, claimant))
     }
 
     /// Takes a completion of an extended poll, after `ask`.
@@ -243,32 +226,56 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
 
     /// Polls for a function that only stores: all of it is one access to the queue.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    fn poll_inside(
+    fn poll_inside(&mut self, max: usize, store: impl FnMut(usize, &S::Entry)) -> Result<usize, PollError> {
+        let result = match self.session.begin(max) {
+            Some(max) => self.store_each(max, store),
+            None => self.store_less(max, store),
+        };
+        result.map_err(|Kept| self.session.refusal())
+    }
+
+    /// As [`poll_less`](Self::poll_less), for [`poll_inside`](Self::poll_inside).
+    #[cold]
+    #[inline(never)]
+    fn store_less(&mut self, max: usize, store: impl FnMut(usize, &S::Entry)) -> Result<usize, Kept> {
+        self.session.at_most(max)?.map_or(Ok(0), |max| self.store_each(max, store))
+    }
+
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    fn store_each(
         &mut self,
-        max: usize,
+        max: NonZeroUsize,
         mut store: impl FnMut(usize, &S::Entry),
-    ) -> Result<usize, PollError> {
-        self.may_poll()?;
-        let (mut done, mut error) = (0, None);
-        let max = self.limited(max);
-        let mut entered = self.enter()?;
-        let max = entered.state().available(max)? as usize;
+    ) -> Result<usize, Kept> {
+        let Self { shared, session, bell, .. } = self;
+        // SAFETY: as in `enter`: `&mut Poller`, and `entered` is dropped below.
+        let mut entered = match unsafe { shared.by_ref().enter() } {
+            Ok(entered) => entered,
+            Err(error) => return Err(session.keep(error)),
+        };
+        let max = match entered.state().available(max) {
+            Ok(max) => max,
+            Err(error) => return Err(session.keep(error)),
+        };
+        let mut done = 0;
         while done < max {
             match entered.state().take() {
                 Ok(Some(completion)) => store(done, &completion),
                 Ok(None) => break,
-                Err(found) => {
-                    error = Some(found);
+                Err(error) => {
+                    let kept = session.keep(error);
+                    if done == 0 {
+                        return Err(kept);
+                    }
                     break;
                 }
             }
             done += 1;
         }
-        if S::gives_back(&self.bell, done) {
-            entered.state().give_back(&self.bell);
+        if S::gives_back(bell, done) {
+            entered.state().give_back(bell);
         }
-        drop(entered);
-        error.map_or(Ok(done), |error| self.session.after(done, error))
+        Ok(done)
     }
 }
 
@@ -290,12 +297,15 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
 
     #[inline]
     fn poll_claiming(&mut self, max: usize, claimant: impl Claimant<Self>) -> Result<usize, PollError> {
-        self.may_poll()?;
+        let Some(max) = self.session.begin(max) else {
+            return self.poll_less(max, claimant).map_err(|Kept| self.session.refusal());
+        };
         let queue = GiveBack(self);
         let result = queue.0.claim_each(max, claimant);
         core::mem::forget(queue);
-        self.give_back(*result.as_ref().unwrap_or(&0));
-        result
+        let Ok(done) = result else { return Err(self.session.refusal()) };
+        self.give_back(done);
+        Ok(done)
     }
 
     #[inline]
@@ -318,9 +328,9 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        self.may_poll()?;
-        self.advance(|state| state.available(1).map(drop))?;
-        self.session = Session::Open;
+        self.session.may_poll()?;
+        self.advance(|state| state.available(NonZeroUsize::MIN).map(drop))?;
+        self.session.open();
         Ok(())
     }
 
@@ -335,7 +345,7 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
     #[inline]
     fn end_poll(&mut self) {
         if self.session.is_open() {
-            self.session = Session::Idle;
+            self.session.close();
             self.give_back(1);
         }
     }
@@ -362,7 +372,7 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
             return false;
         }
         // SAFETY: as in `enter`: `&mut Poller`, and `entered` is dropped below.
-        let Some(mut entered) = (unsafe { self.shared.try_enter() }) else { return false };
+        let Some(mut entered) = (unsafe { self.shared.by_ref().try_enter() }) else { return false };
         entered.state().try_arm(&self.bell, solicited_only)
     }
 
