@@ -154,6 +154,7 @@ impl<D: Driver> ContextInner<D> {
     }
 
     /// Notes an event of the CQ with this number; returns whether there is one.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn note_cq_event(&self, id: u64) -> bool {
         let Ok(objects) = self.objects.lock() else { return false };
         let Some(Object::Cq(cq)) = objects.get(id) else { return false };

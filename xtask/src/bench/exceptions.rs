@@ -264,7 +264,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["arm"],
         batches: ONE,
-        share: 1.71,
+        share: 1.68,
         reason: ARM,
     },
     Exception {
@@ -272,7 +272,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["arm"],
         batches: ONE,
-        share: 1.69,
+        share: 1.5,
         reason: ARM,
     },
     Exception {
@@ -280,7 +280,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["event"],
         batches: ONE,
-        share: 1.35,
+        share: 1.33,
         reason: EVENT,
     },
     Exception {
@@ -288,40 +288,8 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["event"],
         batches: ONE,
-        share: 1.2,
+        share: 1.05,
         reason: EVENT,
-    },
-    Exception {
-        what: "EFA: polls: poll receives, poll sends, x1",
-        face: Face::Typed,
-        names: &["efa poll receives", "efa poll sends"],
-        batches: ONE,
-        share: 0.58,
-        reason: EFA_POLL,
-    },
-    Exception {
-        what: "EFA: poll sends, x32",
-        face: Face::Typed,
-        names: &["efa poll sends"],
-        batches: LIST,
-        share: 0.51,
-        reason: EFA_POLL,
-    },
-    Exception {
-        what: "EFA: poll empty",
-        face: Face::Typed,
-        names: &["efa poll empty"],
-        batches: ONE,
-        share: 0.76,
-        reason: EFA_POLL,
-    },
-    Exception {
-        what: "EFA: poll empty, poll sends, x1",
-        face: Face::Raw,
-        names: &["efa poll empty", "efa poll sends"],
-        batches: ONE,
-        share: 0.97,
-        reason: EFA_LOCK,
     },
     Exception {
         what: "EFA: post_recv, x32",
@@ -340,19 +308,11 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_RECEIVES,
     },
     Exception {
-        what: "EFA: poll empty, poll sends, x1",
-        face: Face::Abi,
-        names: &["efa poll empty", "efa poll sends"],
-        batches: ONE,
-        share: 0.98,
-        reason: EFA_ABI,
-    },
-    Exception {
         what: "EFA: extended poll empty",
         face: Face::Abi,
         names: &["efa start_poll empty"],
         batches: ONE,
-        share: 1.02,
+        share: 0.98,
         reason: EFA_ABI,
     },
     Exception {
@@ -360,7 +320,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["efa arm"],
         batches: ONE,
-        share: 2.18,
+        share: 1.97,
         reason: EFA_ARM,
     },
     Exception {
@@ -368,7 +328,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["efa arm"],
         batches: ONE,
-        share: 2.18,
+        share: 1.97,
         reason: EFA_ARM,
     },
     Exception {
@@ -376,7 +336,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Abi,
         names: &["efa event"],
         batches: ONE,
-        share: 1.36,
+        share: 1.33,
         reason: EVENT,
     },
     Exception {
@@ -384,7 +344,7 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         face: Face::Typed,
         names: &["efa event"],
         batches: ONE,
-        share: 0.94,
+        share: 0.95,
         reason: EVENT,
     },
 ];
@@ -409,10 +369,6 @@ const EVENT: &str = "the channel, the CQ and the number of the event are looked 
 
 const EFA_ARM: &str = "the request enters the queue as a poll does, so that a destruction, a removal or a fork(2) at the same time is \
     safe; libefa only stores to the doorbell";
-const EFA_POLL: &str = "the poll enters and leaves the queue for each completion, so that its callback may destroy or reset a QP; \
-    the number of a completion is compared with those that the device has; libefa does neither";
-const EFA_LOCK: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe, and libefa, which has no thread \
-    domains, takes a lock in both counts; the limit is that of the queue with a lock";
 const EFA_ABI: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe; whether the queue has a lock \
     is read in each call, and the result is converted to errno";
 const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete (6 instructions), because one that is \

@@ -92,22 +92,18 @@ impl PollSession {
         if self.is_idle() { Ok(NonZeroUsize::new(max.min(self.room))) } else { Err(Kept) }
     }
 
-    /// That a poll may begin.
-    ///
-    /// # Errors
-    /// [`refusal`](Self::refusal).
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(super) fn may_poll(&mut self) -> Result<(), PollError> {
-        if self.is_idle() { Ok(()) } else { Err(self.refusal()) }
-    }
-
-    /// Why no poll may begin. It may after an error.
+    /// Why no poll begins: an error, after which one may, or an open poll. A ring that has room for no completion has none.
     #[cold]
     #[inline(never)]
     pub(super) fn refusal(&mut self) -> PollError {
-        let Next::Failed(error) = self.next else { return PollError::SessionOpen };
-        self.enter(Next::Idle);
-        error
+        match self.next {
+            Next::Idle => PollError::Empty,
+            Next::Open => PollError::SessionOpen,
+            Next::Failed(error) => {
+                self.enter(Next::Idle);
+                error
+            }
+        }
     }
 
     /// Keeps an error for the end of this poll, or for the next one.
@@ -129,8 +125,9 @@ mod tests {
         assert_eq!([0, 1, 16, 17, usize::MAX].map(begin), [None, Some(1), Some(16), None, None]);
         let at_most = |max| session.at_most(max).ok().map(|max| max.map(NonZeroUsize::get));
         assert_eq!([0, 17, usize::MAX].map(at_most), [Some(None), Some(Some(16)), Some(Some(16))]);
-        let none = PollSession::new(0);
+        let mut none = PollSession::new(0);
         assert!(none.begin(1).is_none() && matches!(none.at_most(1), Ok(None)));
+        assert_eq!(none.refusal(), PollError::Empty);
     }
 
     #[test]
@@ -139,7 +136,7 @@ mod tests {
         session.open();
         session.set_room(32);
         assert!(session.begin(1).is_none() && session.at_most(1).is_err());
-        assert_eq!(session.may_poll(), Err(PollError::SessionOpen));
+        assert_eq!(session.refusal(), PollError::SessionOpen);
         assert!(session.is_open());
         session.close();
         assert_eq!(session.begin(32).map(NonZeroUsize::get), Some(32));
@@ -151,6 +148,6 @@ mod tests {
         let Kept = session.keep(PollError::Corrupt);
         assert!(session.begin(1).is_none() && session.at_most(1).is_err() && !session.is_open());
         assert_eq!(session.refusal(), PollError::Corrupt);
-        assert_eq!((session.may_poll(), session.begin(1).map(NonZeroUsize::get)), (Ok(()), Some(1)));
+        assert_eq!(session.begin(1).map(NonZeroUsize::get), Some(1));
     }
 }

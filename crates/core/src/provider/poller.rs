@@ -328,7 +328,9 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        self.session.may_poll()?;
+        if self.session.begin(1).is_none() {
+            return Err(self.session.refusal());
+        }
         self.advance(|state| state.available(NonZeroUsize::MIN).map(drop))?;
         self.session.open();
         Ok(())
