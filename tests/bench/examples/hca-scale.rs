@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Many devices and queue pairs of the software ConnectX in one process: what each costs to make, to connect, to use and to destroy, in
-//! eighths of all, which shows a cost that grows; and the resident memory.
+//! eighths of all, which shows a cost that grows; and the resident memory. An example, because `cargo xtask bench` does not run it.
 //!
 //! `hca-scale DEVICES QPS`: as many devices, an even number, with as many queue pairs each.
 #![expect(unsafe_code)]
