@@ -59,6 +59,7 @@ impl<T> Polled<T> {
     }
 
     /// Enters, with the fence that the queue needs, when no control call has it.
+    // codegen: call
     #[cold]
     #[inline(never)]
     fn enter_later(&self) -> Result<(), PollError> {
@@ -217,5 +218,62 @@ impl<T> Drop for Entered<'_, T> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
         self.0.access.leave();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::hint::black_box;
+    use std::thread;
+
+    fn barriers() -> [ControlBarrier; 2] {
+        [ControlBarrier::register(), ControlBarrier::Fence]
+    }
+
+    /// The numbers are equal unless somebody changes them.
+    fn change(numbers: &mut [u32; 2]) {
+        assert_eq!(numbers[0], numbers[1]);
+        numbers[0] += 1;
+        numbers[1] = black_box(&numbers[1]) + 1;
+    }
+
+    #[test]
+    fn the_poller_and_control_calls_use_the_state_in_turn() {
+        const POLLS: u32 = 100_000;
+        const CALLS: u32 = 1_000;
+        for barrier in barriers() {
+            let shared = Polled::new([0; 2], barrier).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..POLLS {
+                        // SAFETY: this thread is the only poller, and it drops what it got.
+                        let mut entered = unsafe { shared.by_ref().enter() }.unwrap();
+                        change(entered.state());
+                    }
+                });
+                for _ in 0..CALLS {
+                    shared.stopped(change).unwrap();
+                }
+            });
+            assert_eq!(shared.stopped(|numbers| *numbers), Some([POLLS + CALLS; 2]), "{barrier:?}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_fails_if_a_fence_is_needed_or_a_control_call_has_the_queue() {
+        for barrier in barriers() {
+            let shared = Polled::new([0; 2], barrier).unwrap();
+            // SAFETY: this thread is the only poller, and it drops what it got.
+            let attempt =
+                || unsafe { shared.by_ref().try_enter() }.map(|mut entered| change(entered.state()));
+            assert_eq!(attempt().is_some(), barrier != ControlBarrier::Fence);
+            let during = shared.stopped(|_| {
+                // SAFETY: this thread is the only poller, and it does not get in.
+                unsafe { shared.by_ref().try_enter() }.is_some()
+            });
+            assert_eq!(during, Some(false));
+            assert_eq!(attempt().is_some(), barrier != ControlBarrier::Fence);
+        }
     }
 }

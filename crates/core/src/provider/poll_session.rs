@@ -30,6 +30,7 @@ enum Next {
 }
 
 /// An error that the session has: an empty type, so that the result of a poll is in registers.
+// codegen: words
 #[derive(Debug)]
 pub(super) struct Kept;
 

@@ -206,6 +206,7 @@ impl<S: Source<B>, B: Bell> Poller<S, B> {
     }
 
     /// A poll that is not allowed, or for none, or for more than one poll takes.
+    // codegen: call
     #[cold]
     #[inline(never)]
     fn poll_less<C: Claimant<Self>>(&mut self, max: usize, claimant: C) -> Result<usize, Kept> {
@@ -300,6 +301,7 @@ impl<S: Source<B>, B: Bell> CompletionQueue for Poller<S, B> {
         let Some(max) = self.session.begin(max) else {
             return self.poll_less(max, claimant).map_err(|Kept| self.session.refusal());
         };
+        // Not by `poll_begun`: with a branch for the error here, a poll without one has no test of its result. codegen: layout
         let queue = GiveBack(self);
         let result = queue.0.claim_each(max, claimant);
         core::mem::forget(queue);
