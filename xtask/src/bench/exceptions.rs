@@ -308,14 +308,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EFA_RECEIVES,
     },
     Exception {
-        what: "EFA: extended poll empty",
-        face: Face::Abi,
-        names: &["efa start_poll empty"],
-        batches: ONE,
-        share: 0.98,
-        reason: EFA_ABI,
-    },
-    Exception {
         what: "EFA: request for an event",
         face: Face::Abi,
         names: &["efa arm"],
@@ -369,8 +361,6 @@ const EVENT: &str = "the channel, the CQ and the number of the event are looked 
 
 const EFA_ARM: &str = "the request enters the queue as a poll does, so that a destruction, a removal or a fork(2) at the same time is \
     safe; libefa only stores to the doorbell";
-const EFA_ABI: &str = "the queue is entered so that a reset, a removal or a fork(2) at the same time is safe; whether the queue has a lock \
-    is read in each call, and the result is converted to errno";
 const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete (6 instructions), because one that is \
     abandoned, or that began before a reset, posts nothing; the length of an entry is limited to what the device has (3)";
 const EFA_RECEIVES: &str = "as for one entry, with the length of each (6), and the number of entries is compared with that of the queue (2); \

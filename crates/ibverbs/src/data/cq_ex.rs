@@ -11,7 +11,7 @@ use crate::errno::{Errno, returned};
 use crate::object::cq;
 use core::ffi::{c_int, c_uint};
 use uverbs_core::attr::WcExFlags;
-use uverbs_core::provider::{Completion, CompletionQueue, Driver};
+use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
 use uverbs_core::sync::{Dynamic, Locked};
 
 /// The fields that programs can request: all except those of tag matching.
@@ -105,15 +105,20 @@ unsafe fn start_poll_entered<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: this thread has entered the queue (the contract of this function).
     let engine = unsafe { queue.entered() };
     let result = match engine.start_poll() {
-        // SAFETY: in the session that has begun.
-        Ok(()) => unsafe { publish::<D>(cq, engine) },
+        Ok(()) => {
+            // SAFETY: in the session that has begun.
+            let result = unsafe { publish::<D>(cq, engine) };
+            if result == 0 {
+                return 0;
+            }
+            engine.end_poll();
+            result
+        }
+        Err(PollError::Empty) => libc::ENOENT,
         Err(error) => failed(error.errno()),
     };
-    if result != 0 {
-        engine.end_poll();
-        // SAFETY: entered by the caller; no session is open, and `engine` is not used any more.
-        unsafe { queue.leave() };
-    }
+    // SAFETY: entered by the caller; no session is open, and `engine` is not used any more.
+    unsafe { queue.leave() };
     result
 }
 
