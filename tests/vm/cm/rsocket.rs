@@ -207,6 +207,8 @@ impl<'a, D: Driver> Socket<'a, D> {
     pub(super) fn recv(&mut self, len: usize) -> Result<()> {
         let mut left = len;
         while left > 0 {
+            // Not after the last data: the peer may end then, and would not acknowledge the message.
+            self.return_credits()?;
             self.wait("data", |socket| Ok(!socket.arrived.is_empty()))?;
             let Some(there) = self.arrived.front_mut() else { continue };
             let at = (self.read % (2 * HALF) as u64) as usize;
@@ -223,7 +225,6 @@ impl<'a, D: Driver> Socket<'a, D> {
             self.read += n as u64;
             self.unused += n;
             left -= n;
-            self.return_credits()?;
         }
         Ok(())
     }
