@@ -136,6 +136,8 @@ pub(super) struct Socket<'a, D: Driver> {
     offer: usize,
     read: u64,
     ended: bool,
+    /// The peer does not acknowledge messages any more.
+    is_alone: bool,
 }
 
 impl<'a, D: Driver> Socket<'a, D> {
@@ -170,6 +172,7 @@ impl<'a, D: Driver> Socket<'a, D> {
             offer: HALF,
             read: 0,
             ended: false,
+            is_alone: false,
         })
     }
 
@@ -207,8 +210,9 @@ impl<'a, D: Driver> Socket<'a, D> {
     pub(super) fn recv(&mut self, len: usize) -> Result<()> {
         let mut left = len;
         while left > 0 {
-            // Not after the last data: the peer may end then, and would not acknowledge the message.
-            self.return_credits()?;
+            // The peer may have sent all data, and ended. Then nobody acknowledges the message, and nobody needs it; if data is missing, the
+            // wait fails. Nothing is returned after the last data.
+            self.is_alone = self.is_alone || self.return_credits().is_err();
             self.wait("data", |socket| Ok(!socket.arrived.is_empty()))?;
             let Some(there) = self.arrived.front_mut() else { continue };
             let at = (self.read % (2 * HALF) as u64) as usize;
