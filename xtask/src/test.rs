@@ -2,8 +2,9 @@
 //! `cargo xtask test`: runs all tests, the fastest first.
 //!
 //! Unit, property and doc tests by `cargo test`, with the layouts of firmware commands against the kernel's header; programs of other
-//! projects on the C library; EFA's formats against the headers of the kernel's driver; the packets of the software NIC with Wireshark; the locks under loom's model checker; the instructions of posts and polls
-//! against their limits; every fuzz target for a short time; tests for aarch64 under emulation; and the end-to-end suite in the VM:
+//! projects on the C library; EFA's formats against the headers of the kernel's driver; the packets of the software NIC with Wireshark;
+//! the locks under loom's model checker; the instructions of posts and polls against their limits; every fuzz target for a short time;
+//! tests for aarch64 under emulation; and the end-to-end suite in the VM:
 //! all of it on rxe, then selections on the kernel's mlx5 driver, on siw and on the kernel's efa driver. The output names the kinds of
 //! tests that a flag leaves out.
 //!

@@ -349,8 +349,8 @@ unsafe fn read(place: NonNull<u64>, phase: u64) -> Option<Cqe> {
 ///
 /// # Invariant
 /// From `first` on, as many entries of 32 bytes as all sub-CQs have are inside the mapping. `first` is aligned to 8. Each sub-CQ has
-/// `entries`; `next` is the place of one of them, `start` that of the first, and `end` that behind the last. `turn` and each `following` are the offset of one of
-/// `subs`.
+/// `entries`; `next` is the place of one of them, `start` that of the first, and `end` that behind the last. `turn` and each `following` are
+/// the offset of one of `subs`.
 #[derive(Debug)]
 pub struct CqRing {
     subs: Box<[Sub]>,
