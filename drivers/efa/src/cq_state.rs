@@ -72,12 +72,14 @@ struct Qps {
     /// Receive and send of each QP; a power of two of QPs.
     tables: Box<[Option<Table>]>,
     mask: usize,
-    /// The requests of the table that was found last, and the bits of the entry ([`completion::WHOSE`]).
-    last_whose: u64,
+    /// The requests of the table that was found last, the bits of an entry that tell whether it is of them and of their generation, and
+    /// these bits of the entry for which they were found.
     last: NonNull<Requests>,
+    whose: u64,
+    last_whose: u64,
 }
 
-/// Bits that no entry has.
+/// Bits that are never those of an entry.
 const NOBODY: u64 = !completion::WHOSE;
 
 // SAFETY: `last` is the address of requests, which are `Sync`, and which `tables` keeps.
@@ -88,7 +90,8 @@ impl Qps {
     fn new(max_qp: u32) -> Self {
         let len = max_qp.clamp(1, 1 << 16).next_power_of_two() as usize * 2;
         let tables = (0..len).map(|_| None).collect();
-        Self { tables, mask: len - 1, last_whose: NOBODY, last: NonNull::dangling() }
+        let (last, whose) = (NonNull::dangling(), completion::WHOSE);
+        Self { tables, mask: len - 1, last, whose, last_whose: NOBODY }
     }
 
     /// The table of the queue that an entry names.
@@ -101,22 +104,29 @@ impl Qps {
     /// The `wr_id` of the request that an entry completes, if the device has it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn take(&mut self, first: u64) -> Option<u64> {
-        if first & completion::WHOSE != self.last_whose && !self.find(first) {
+        if first & self.whose != self.last_whose && !self.find(first) {
             return None;
         }
         // SAFETY: requests that `tables` keeps (invariant): the last ones, or those that were found just now.
-        unsafe { self.last.as_ref() }.take(completion::req_id(first))
+        unsafe { self.last.as_ref() }.take_current(completion::req_id(first))
     }
 
-    /// Looks for the table of an entry that may be that of a request.
+    /// Looks for the table of an entry that may be that of a request of its generation.
     #[inline(never)]
     fn find(&mut self, first: u64) -> bool {
-        let Some(table) = self.get(first).filter(|_| first & completion::UNSOLICITED == 0) else {
-            return false;
+        let may_be = |table: &&Table| {
+            first & completion::UNSOLICITED == 0 && table.requests.is_current(completion::req_id(first))
         };
+        let Some(table) = self.get(first).filter(may_be) else { return false };
+        let whose = completion::WHOSE | u64::from(table.requests.generation_bits());
         self.last = NonNull::from(&*table.requests);
-        self.last_whose = first & completion::WHOSE;
+        (self.whose, self.last_whose) = (whose, first & whose);
         true
+    }
+
+    /// Before a change of the tables, or of a generation.
+    fn forget(&mut self) {
+        (self.whose, self.last_whose) = (completion::WHOSE, NOBODY);
     }
 
     fn index(&self, qp_num: u16, is_send: bool) -> usize {
@@ -124,13 +134,13 @@ impl Qps {
     }
 
     fn set(&mut self, table: Table, is_send: bool) {
-        self.last_whose = NOBODY;
+        self.forget();
         let index = self.index(table.qp_num, is_send);
         self.tables[index] = Some(table);
     }
 
     fn remove(&mut self, qp_num: u16) {
-        self.last_whose = NOBODY;
+        self.forget();
         for is_send in [false, true] {
             let table = &mut self.tables[self.index(qp_num, is_send)];
             if table.as_ref().is_some_and(|table| table.qp_num == qp_num) {
@@ -206,6 +216,12 @@ impl CqState {
     /// Removes the queues of a QP.
     pub(crate) fn detach(&mut self, qp_num: u16) {
         self.qps.remove(qp_num);
+    }
+
+    /// Empties the table of a queue, which has another generation then.
+    pub(crate) fn reset(&mut self, table: &Table) {
+        self.qps.forget();
+        table.requests.reset();
     }
 
     /// Removes the completions of a QP, which the device has reset or destroyed. Those of other QPs stay, in order.

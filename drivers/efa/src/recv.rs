@@ -76,7 +76,7 @@ impl RecvQueue {
         let slots = poster.slots();
         let number = slots.prepare(at, wr_id);
         let desc = write_all(ring.descs(), place.descs, number, sges, last);
-        slots.publish_number(number);
+        slots.publish(1);
         (place.progress.published, place.descs) = (at.wrapping_add(1), desc);
         doorbell.ring_after_stores(desc & 0xffff);
         Ok(())
@@ -166,10 +166,8 @@ impl Direct<'_> {
         let Self { ring, max_sge, at, desc, place, poster, .. } = self;
         place.progress.room(*at, |_, at| poster.room(at))?;
         let last = check_sges(sges, *max_sge)?;
-        let slots = poster.slots();
-        let number = slots.prepare(*at, wr_id);
+        let number = poster.slots().prepare(*at, wr_id);
         *desc = write_all(ring.descs(), *desc, number, sges, last);
-        slots.publish_number(number);
         *at = at.wrapping_add(1);
         Ok(())
     }
@@ -178,7 +176,9 @@ impl Direct<'_> {
 impl Drop for Direct<'_> {
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn drop(&mut self) {
-        if self.place.progress.published != self.at {
+        let requests = self.at.wrapping_sub(self.place.progress.published);
+        if requests != 0 {
+            self.poster.slots().publish(requests);
             (self.place.progress.published, self.place.descs) = (self.at, self.desc);
             self.doorbell.ring_after_stores(self.desc & 0xffff);
         }
@@ -258,15 +258,12 @@ impl RecvBatch for Batch<'_> {
         let access = &shared.access.recv;
         let _inside = access.inside();
         place.progress.check(state_word(access), may_receive)?;
-        let mut at = place.progress.published;
-        if at == cursor.at {
+        let requests = cursor.at.wrapping_sub(place.progress.published);
+        if requests == 0 {
             return Ok(());
         }
-        while at != cursor.at {
-            slots.publish(at);
-            at = at.wrapping_add(1);
-        }
-        (place.progress.published, place.descs) = (at, desc);
+        slots.publish(requests);
+        (place.progress.published, place.descs) = (cursor.at, desc);
         doorbell.ring_after_stores(desc & 0xffff);
         Ok(())
     }

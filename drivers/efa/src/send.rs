@@ -83,7 +83,7 @@ impl SendQueue {
         let view = ring.view();
         let copies = Copies::start();
         let entry = view.staged(at);
-        poster.slots().publish_number(entry.number());
+        poster.slots().publish(1);
         view.write(&copies, at, entry);
         progress.published = end;
         doorbell.ring_register(copies, end & 0xffff);
@@ -117,12 +117,12 @@ impl SendQueue {
         let (view, slots) = (ring.view(), poster.slots());
         let mut at = progress.published;
         while at != end {
+            let requests = config.max_batch.min(end.wrapping_sub(at));
+            let next = at.wrapping_add(requests);
+            slots.publish(requests);
             let copies = Copies::start();
-            let next = at.wrapping_add(config.max_batch.min(end.wrapping_sub(at)));
             while at != next {
-                let entry = view.staged(at);
-                slots.publish_number(entry.number());
-                view.write(&copies, at, entry);
+                view.write(&copies, at, view.staged(at));
                 at = at.wrapping_add(1);
             }
             progress.published = at;
@@ -181,7 +181,7 @@ impl SendQueue {
     }
 }
 
-/// Publishes the number of a request and copies it to its place in the device; `copies` are begun between the two.
+/// Publishes a request and copies it to its place in the device; `copies` are begun between the two.
 #[cfg_attr(not(debug_assertions), inline(always))]
 fn put(
     ring: &mut SendRing,
@@ -197,14 +197,14 @@ fn put(
     if let Data::Sges(sges) = &wr.data {
         begun.check_sges(config, sges)?;
         let block = begun.with(sges);
-        slots.publish_number(number);
+        slots.publish(1);
         let copies = copies();
         ring.write_block(&copies, at, block);
         return Ok(copies);
     }
     let mut wqe = Wqe::ZERO;
     wqe.put(config, &begun, &wr.data, false)?;
-    slots.publish_number(number);
+    slots.publish(1);
     let copies = copies();
     ring.view().write(&copies, at, &wqe);
     Ok(copies)

@@ -106,8 +106,8 @@ impl QpShared {
     #[must_use]
     pub fn reset(&self) -> bool {
         self.each_cq(|cq| cq.remove(self.qp_num()));
-        let send = self.send_cq.stopped(|_| self.send.requests.reset());
-        send.is_some() && self.recv_cq.stopped(|_| self.recv.requests.reset()).is_some()
+        let send = self.send_cq.stopped(|cq| cq.reset(&self.send));
+        send.is_some() && self.recv_cq.stopped(|cq| cq.reset(&self.recv)).is_some()
     }
 
     /// Removes the completions of the QP, which the device has destroyed. The caller ensures that its number is not yet that of another QP.

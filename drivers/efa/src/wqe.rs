@@ -263,12 +263,6 @@ impl Wqe {
         Ok(())
     }
 
-    /// The number of the request.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub(crate) fn number(&self) -> u32 {
-        self.0[0] as u32 & 0xffff
-    }
-
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn op_type(&self) -> u8 {
         (self.0[0] >> 16) as u8 & io::EFA_IO_TX_META_DESC_OP_TYPE_MASK

@@ -292,22 +292,6 @@ pub(crate) const EXCEPTIONS: &[Exception] = &[
         reason: EVENT,
     },
     Exception {
-        what: "EFA: post_recv, x32",
-        face: Face::Typed,
-        names: &["efa post_recv"],
-        batches: LIST,
-        share: 0.56,
-        reason: EFA_RECEIVE,
-    },
-    Exception {
-        what: "EFA: post_recv sge2, x32",
-        face: Face::Typed,
-        names: &["efa post_recv sge2"],
-        batches: LIST,
-        share: 0.58,
-        reason: EFA_RECEIVES,
-    },
-    Exception {
         what: "EFA: request for an event",
         face: Face::Abi,
         names: &["efa arm"],
@@ -361,10 +345,6 @@ const EVENT: &str = "the channel, the CQ and the number of the event are looked 
 
 const EFA_ARM: &str = "the request enters the queue as a poll does, so that a destruction, a removal or a fork(2) at the same time is \
     safe; libefa only stores to the doorbell";
-const EFA_RECEIVE: &str = "the number of each receive is published when the batch is complete (6 instructions), because one that is \
-    abandoned, or that began before a reset, posts nothing; the length of an entry is limited to what the device has (3)";
-const EFA_RECEIVES: &str = "as for one entry, with the length of each (6), and the number of entries is compared with that of the queue (2); \
-    addresses, masks and positions need more registers than there are (13)";
 
 const SEVERAL: &str = "an array of entries may be at any address, which is checked";
 

@@ -7,8 +7,9 @@
 //! ([`Requests::behind`]). So a late completion of an earlier queue finds nothing, until there were so many that the 16 bits come around.
 //!
 //! Free numbers are in a ring. The poller of the queue's CQ puts the number of each completion at its end, and the poster takes from its
-//! start, so neither needs a lock: the end of the ring is also the position up to which may be posted. A number is in the ring, or
-//! its slot has it, but never both, whatever the device reports: [`Requests::take`] finds a number only once.
+//! start, so neither needs a lock: the end of the ring is also the position up to which may be posted. The slot of a number has the position
+//! in the ring at which it was put last. The device has its request if the poster has published that position, so the poster tells of a
+//! batch with one store. Whatever the device reports, [`Requests::take`] finds a number only once, and none that was not published.
 #![expect(unsafe_code)]
 // UNSAFETY: elements without a check of the index, which is masked.
 
@@ -18,6 +19,7 @@ use core::hint::cold_path;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
+use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 
 #[cfg(not(loom))]
@@ -25,27 +27,33 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The state of a slot of which the device has no request: no number.
-const NONE: u32 = u32::MAX;
+/// The position of a number that is not used: the table has more slots than requests.
+const NEVER: u64 = u64::MAX;
 
 /// The table of one queue. One poster, and one poller at a time; control calls stop both. A slot is an element of `wr_ids` and the one of
-/// `states` with the same index: a processor multiplies an index by the size of such an element in the address of an access.
+/// `places` with the same index: a processor multiplies an index by the size of such an element in the address of an access.
+///
+/// Positions count the requests since the last reset. They have 64 bits here, so that one is never another one again, however long the
+/// device keeps a request. Those of posters are their low 32 bits.
 ///
 /// # Invariant
-/// `wr_ids`, `states` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
+/// `wr_ids`, `places` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
 pub struct Requests {
     wr_ids: Box<[AtomicU64]>,
-    /// The number of the request that the device has, or [`NONE`].
-    states: Box<[AtomicU32]>,
+    /// The position in `free` at which the number was put last, or [`NEVER`].
+    places: Box<[AtomicU64]>,
     /// Free numbers, by the position of the request that takes one. None is above 0xffff.
     free: Box<[AtomicU32]>,
     mask: u32,
     /// How many requests may be outstanding.
     capacity: u32,
     /// The position behind the last free number: up to it may be posted.
-    end: AtomicU32,
+    end: AtomicU64,
     /// The generation, in the bits of a number.
     generation: AtomicU32,
+    /// The position behind the last request that was published. The poster stores to it, and the poller only loads: it has a cache line of
+    /// its own.
+    published: CachePadded<AtomicU64>,
 }
 
 impl Requests {
@@ -60,12 +68,13 @@ impl Requests {
         let len = capacity.next_power_of_two();
         let requests = Self {
             wr_ids: (0..len).map(|_| AtomicU64::new(0)).collect(),
-            states: (0..len).map(|_| AtomicU32::new(NONE)).collect(),
+            places: (0..len).map(|_| AtomicU64::new(NEVER)).collect(),
             free: (0..len).map(|_| AtomicU32::new(0)).collect(),
             mask: len - 1,
             capacity,
-            end: AtomicU32::new(0),
+            end: AtomicU64::new(0),
             generation: AtomicU32::new(u32::from(from).next_multiple_of(len) & 0xffff),
+            published: CachePadded::new(AtomicU64::new(0)),
         };
         requests.fill();
         requests
@@ -79,11 +88,12 @@ impl Requests {
 
     fn fill(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
-        for (index, (state, free)) in self.states.iter().zip(&self.free).enumerate() {
-            state.store(NONE, Ordering::Relaxed);
-            free.store(generation | index as u32, Ordering::Relaxed);
+        for (index, (place, free)) in (0..=self.mask).zip(self.places.iter().zip(&self.free)) {
+            place.store(if index < self.capacity { index.into() } else { NEVER }, Ordering::Relaxed);
+            free.store(generation | index, Ordering::Relaxed);
         }
-        self.end.store(self.capacity, Ordering::Release);
+        self.published.store(0, Ordering::Relaxed);
+        self.end.store(self.capacity.into(), Ordering::Release);
     }
 
     /// Empties the table, whose numbers have another generation from now on. Positions begin with 0 again. For control calls that have
@@ -110,8 +120,8 @@ impl Requests {
     /// The position up to which may be posted. For the poster.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn limit(&self) -> u32 {
-        // Acquire: pairs with `take`.
-        self.end.load(Ordering::Acquire)
+        // Acquire: pairs with `take_current`.
+        self.end.load(Ordering::Acquire) as u32
     }
 
     /// The limit, if there is room at a position.
@@ -124,29 +134,36 @@ impl Requests {
         if at == limit { Err(PostError::QueueFull) } else { Ok(limit) }
     }
 
-    /// Whether the device has a request with this number.
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn has(&self, number: u16) -> bool {
-        self.of(&self.states, number.into()).load(Ordering::Relaxed) == u32::from(number)
+    /// The bits of a number that are the generation.
+    pub fn generation_bits(&self) -> u16 {
+        !self.mask as u16
     }
 
     /// Whether the number is one of this generation.
     pub fn is_current(&self, number: u16) -> bool {
-        u32::from(number) & !self.mask == self.generation.load(Ordering::Relaxed)
+        u32::from(number & self.generation_bits()) == self.generation.load(Ordering::Relaxed)
     }
 
     /// The `wr_id` of the request with this number, which is free from now on; `None` if the device has no such request. For the poller,
     /// which has read the number from a completion: a barrier orders that load before these.
-    #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn take(&self, number: u16) -> Option<u64> {
-        if !self.has(number) {
+        if self.is_current(number) { self.take_current(number) } else { None }
+    }
+
+    /// [`take`](Self::take), of a number of this generation.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub fn take_current(&self, number: u16) -> Option<u64> {
+        debug_assert!(self.is_current(number), "{number} is of another generation");
+        let place = self.of(&self.places, number.into());
+        if place.load(Ordering::Relaxed) >= self.published.load(Ordering::Relaxed) {
             cold_path();
             return None;
         }
         let wr_id = self.of(&self.wr_ids, number.into()).load(Ordering::Relaxed);
-        self.of(&self.states, number.into()).store(NONE, Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
-        self.of(&self.free, end).store(number.into(), Ordering::Relaxed);
+        // The poster has not published that position yet.
+        place.store(end, Ordering::Relaxed);
+        self.of(&self.free, end as u32).store(number.into(), Ordering::Relaxed);
         // Release: the poster sees the number, and stores to the slot after the accesses here.
         self.end.store(end.wrapping_add(1), Ordering::Release);
         Some(wr_id)
@@ -163,15 +180,15 @@ pub struct Poster {
     table: Arc<Requests>,
 }
 
-/// The addresses of a table's arrays, which a loop of posts keeps in registers.
+/// The addresses of what a table's poster accesses, which a loop of posts keeps in registers.
 ///
 /// # Invariant
-/// Each array has `mask + 1` elements and lives as long as `'t`.
+/// `wr_ids` and `free` are arrays of `mask + 1` elements. All live as long as `'t`.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots<'t> {
     wr_ids: NonNull<AtomicU64>,
-    states: NonNull<AtomicU32>,
     free: NonNull<AtomicU32>,
+    published: NonNull<AtomicU64>,
     mask: u32,
     _table: PhantomData<&'t Requests>,
 }
@@ -187,8 +204,8 @@ impl Poster {
     pub fn new(table: &Arc<Requests>) -> Self {
         let slots = Slots {
             wr_ids: NonNull::from(&*table.wr_ids).cast(),
-            states: NonNull::from(&*table.states).cast(),
             free: NonNull::from(&*table.free).cast(),
+            published: NonNull::from(&*table.published),
             mask: table.mask,
             _table: PhantomData,
         };
@@ -235,20 +252,15 @@ impl Slots<'_> {
         number
     }
 
-    /// From now on the completion of the request at a position is expected. Called before the doorbell, whose barrier orders these stores
+    /// From now on the completions of the next so many requests are expected. Called before the doorbell, whose barrier orders this store
     /// before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish(self, position: u32) {
-        self.publish_number(self.next(position));
-    }
-
-    /// [`publish`](Self::publish), if the number is at hand: that of [`prepare`](Self::prepare).
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub fn publish_number(self, number: u32) {
-        // SAFETY: a masked number is that of an element (invariant).
-        let slot = unsafe { self.states.add((number & self.mask) as usize) };
-        // SAFETY: as in `next`.
-        unsafe { slot.as_ref() }.store(number, Ordering::Relaxed);
+    pub fn publish(self, requests: u32) {
+        // SAFETY: it lives as long as the table, which these slots borrow (invariant).
+        let published = unsafe { self.published.as_ref() };
+        // Only the poster stores to it.
+        let at = published.load(Ordering::Relaxed);
+        published.store(at.wrapping_add(requests.into()), Ordering::Relaxed);
     }
 }
 
@@ -284,7 +296,7 @@ mod tests {
         let (table, poster) = both(3, 17);
         let post = |position, wr_id| {
             let number = prepare(&poster, position, wr_id);
-            poster.slots().publish(position);
+            poster.slots().publish(1);
             number
         };
         assert_eq!(table.limit(), 3);
@@ -301,7 +313,7 @@ mod tests {
         let (table, poster) = both(4, 0xfffc);
         let number = prepare(&poster, 0, 7);
         assert_eq!(table.take(number), None, "not published");
-        poster.slots().publish(0);
+        poster.slots().publish(1);
         for wrong in [number ^ 1, number ^ 4, number ^ 0x8000] {
             assert_eq!(table.take(wrong), None);
         }
@@ -312,12 +324,12 @@ mod tests {
     fn a_reset_ends_a_generation() {
         let (table, poster) = both(4, 0xfffc);
         let old = prepare(&poster, 0, 7);
-        poster.slots().publish(0);
+        poster.slots().publish(1);
         assert!(table.is_current(old));
         table.reset();
         assert_eq!((table.limit(), table.take(old), table.is_current(old)), (4, None, false));
         let new = prepare(&poster, 0, 8);
-        poster.slots().publish(0);
+        poster.slots().publish(1);
         assert_eq!((new, table.take(new)), (0, Some(8)), "the generation wraps");
     }
 
@@ -345,10 +357,27 @@ mod tests {
         let (table, poster) = both(u32::MAX, 3);
         assert_eq!((table.capacity(), table.limit()), (0x8000, 0x8000));
         let old = prepare(&poster, 0x7fff, 1);
-        poster.slots().publish(0x7fff);
+        poster.slots().publish(0x8000);
         table.reset();
         assert_eq!((old, prepare(&poster, 0, 1)), (0xffff, 0));
         assert_eq!((table.is_current(old), table.take(old)), (false, None));
+    }
+
+    /// The device keeps one request while the poster posts more than a word can count.
+    #[test]
+    fn positions_do_not_come_around() {
+        let (table, poster) = both(2, 0);
+        let number = prepare(&poster, 0, 7);
+        poster.slots().publish(1);
+        let free = table.of(&table.places, number.wrapping_add(1).into());
+        for position in [&*table.published, &table.end, free] {
+            position.fetch_add(1 << 32, Ordering::Relaxed);
+        }
+        let other = prepare(&poster, 1, 8);
+        assert_eq!((table.limit(), table.take(other)), (2, None));
+        assert_eq!((table.take(number), table.take(number)), (Some(7), None));
+        poster.slots().publish(1);
+        assert_eq!((table.take(number), table.take(other)), (None, Some(8)));
     }
 
     proptest! {
@@ -357,7 +386,7 @@ mod tests {
         fn no_number_is_given_twice(
             capacity in 1_u32..40,
             generation: u16,
-            steps in prop::collection::vec((0_u8..4, any::<u16>()), 1..400),
+            steps in prop::collection::vec((0_u8..5, any::<u16>()), 1..400),
         ) {
             let (table, poster) = both(capacity, generation);
             let mut position = 0_u32;
@@ -367,13 +396,18 @@ mod tests {
                 match what {
                     0 | 1 if position != table.limit() => {
                         let number = prepare(&poster, position, step as u64);
-                        prop_assert!(!table.has(number));
-                        poster.slots().publish(position);
+                        prop_assert_eq!(table.take(number), None);
+                        poster.slots().publish(1);
                         position = position.wrapping_add(1);
                         prop_assert_eq!(outstanding.insert(number, step as u64), None);
                         seen.insert(number);
                     }
-                    2 => {
+                    // A batch that is abandoned.
+                    2 if position != table.limit() => {
+                        let number = prepare(&poster, position, u64::MAX);
+                        prop_assert_eq!(table.take(number), None);
+                    }
+                    3 => {
                         let mut numbers: Vec<u16> = outstanding.keys().copied().collect();
                         numbers.sort_unstable();
                         if let Some(number) = numbers.get(usize::from(which) % numbers.len().max(1)) {
@@ -424,8 +458,8 @@ mod loom_tests {
                     loom::thread::yield_now();
                 }
                 let number = poster.slots().prepare(position, position.into());
-                assert!(!table.has(number as u16));
-                poster.slots().publish(position);
+                assert_eq!(table.take(number as u16), None);
+                poster.slots().publish(1);
                 place.store(number, Ordering::Release);
             }
             poller.join().unwrap();

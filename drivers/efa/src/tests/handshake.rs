@@ -202,7 +202,7 @@ fn a_completion_of_a_destroyed_qp_finds_no_request_right_after_one_that_did() {
     assert!(other.attach());
     let poster = Poster::new(&other.send.requests);
     let number = poster.slots().prepare(0, 77) as u16;
-    poster.slots().publish(0);
+    poster.slots().publish(1);
     one.device.complete(0, &one.device.sent(number));
     one.device.complete(0, &one.device.sent(sent[1].req_id));
     assert_eq!(ids(&mut one), [77], "the late completion of the first QP is left out");
@@ -225,7 +225,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     assert!(other.attach());
     let poster = Poster::new(&other.send.requests);
     let other_number = poster.slots().prepare(0, 77) as u16;
-    poster.slots().publish(0);
+    poster.slots().publish(1);
 
     for id in 0..8 {
         send(&mut one, id).unwrap();
@@ -242,7 +242,7 @@ fn the_completions_of_a_destroyed_qp_leave_room_for_others() {
     // The device writes a whole round to the ring, which has room for it.
     for position in 1..17 {
         let number = poster.slots().prepare(position, position.into()) as u16;
-        poster.slots().publish(position);
+        poster.slots().publish(1);
         one.device.complete(0, &crate::testing::Entry { req_id: number, ..entry });
         if position == 1 {
             assert_eq!(ids(&mut one), [77, 1], "what is kept comes first");
