@@ -42,11 +42,7 @@ pub(crate) fn both_when(
     client: &mut Command,
     listens: impl FnOnce(&mut Child) -> Outcome,
 ) -> Result<[String; 2]> {
-    let mut server = spawn(server.stdin(Stdio::null()))?;
-    server.lowest_priority()?;
-    listens(&mut server)?;
-    let client = spawn(client.stdin(Stdio::null()))?;
-    client.lowest_priority()?;
+    let [server, client] = start(server, client, listens)?;
     let (client, server) = (client.end(TOOL_LIMIT), server.end(TOOL_LIMIT));
     match (client, server) {
         (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
@@ -54,6 +50,20 @@ pub(crate) fn both_when(
         }
         (client, server) => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
     }
+}
+
+/// Starts a server, and a client when `listens` has returned.
+pub(crate) fn start(
+    server: &mut Command,
+    client: &mut Command,
+    listens: impl FnOnce(&mut Child) -> Outcome,
+) -> Result<[Child; 2]> {
+    let mut server = spawn(server.stdin(Stdio::null()))?;
+    server.lowest_priority()?;
+    listens(&mut server)?;
+    let client = spawn(client.stdin(Stdio::null()))?;
+    client.lowest_priority()?;
+    Ok([server, client])
 }
 
 /// Two C programs on the two devices. They test the device, not this library.

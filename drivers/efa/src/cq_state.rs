@@ -72,10 +72,11 @@ struct Qps {
     /// Receive and send of each QP; a power of two of QPs.
     tables: Box<[Option<Table>]>,
     mask: usize,
-    /// The requests of the table that was found last, the bits of an entry that tell whether it is of them and of their generation, and
-    /// these bits of the entry for which they were found.
+    /// The requests that were found last.
     last: NonNull<Requests>,
+    /// The bits of an entry's first word that tell the queue, and the generation of these requests.
     whose: u64,
+    /// These bits of the entries of these requests.
     last_whose: u64,
 }
 
@@ -124,7 +125,7 @@ impl Qps {
         true
     }
 
-    /// Before a change of the tables, or of a generation.
+    /// Forgets the requests that were found last. For a change of the tables, or of a generation.
     fn forget(&mut self) {
         (self.whose, self.last_whose) = (completion::WHOSE, NOBODY);
     }

@@ -331,8 +331,7 @@ impl Sub {
 unsafe fn read(place: NonNull<u64>, phase: u64) -> Option<Cqe> {
     // SAFETY: aligned words of an entry (the contract of this function), which are used by atomics only.
     let entry = unsafe { place.cast::<[AtomicU64; CQE_WORDS]>().as_ref() };
-    // The flags are in the first word, so the rest of that word is valid, too.
-    // Without the bit of the phase from here on.
+    // The flags are in the first word, so the rest of that word is valid, too. The copy does not have the bit of the phase.
     let first = entry[0].load(Ordering::Relaxed) ^ phase;
     if first & completion::PHASE != 0 {
         return None;

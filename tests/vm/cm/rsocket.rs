@@ -210,9 +210,14 @@ impl<'a, D: Driver> Socket<'a, D> {
     pub(super) fn recv(&mut self, len: usize) -> Result<()> {
         let mut left = len;
         while left > 0 {
-            // The peer may have sent all data, and ended. Then nobody acknowledges the message, and nobody needs it; if data is missing, the
+            // A peer that has sent all data may have ended. It does not acknowledge the message, and does not need it. If data is missing, the
             // wait fails. Nothing is returned after the last data.
-            self.is_alone = self.is_alone || self.return_credits().is_err();
+            if !self.is_alone
+                && let Err(error) = self.return_credits()
+            {
+                self.is_alone = format!("{error:#}").contains("RETRY_EXC");
+                ensure!(self.is_alone, error);
+            }
             self.wait("data", |socket| Ok(!socket.arrived.is_empty()))?;
             let Some(there) = self.arrived.front_mut() else { continue };
             let at = (self.read % (2 * HALF) as u64) as usize;

@@ -8,8 +8,8 @@
 //!
 //! Free numbers are in a ring. The poller of the queue's CQ puts the number of each completion at its end, and the poster takes from its
 //! start, so neither needs a lock: the end of the ring is also the position up to which may be posted. The slot of a number has the position
-//! in the ring at which it was put last. The device has its request if the poster has published that position, so the poster tells of a
-//! batch with one store. Whatever the device reports, [`Requests::take`] finds a number only once, and none that was not published.
+//! in the ring at which it was put last. The device has a request with the number if the poster has published that position: one store
+//! publishes a batch. Whatever the device reports, [`Requests::take`] finds a number only once, and none that was not published.
 #![expect(unsafe_code)]
 // UNSAFETY: elements without a check of the index, which is masked.
 
@@ -33,8 +33,8 @@ const NEVER: u64 = u64::MAX;
 /// The table of one queue. One poster, and one poller at a time; control calls stop both. A slot is an element of `wr_ids` and the one of
 /// `places` with the same index: a processor multiplies an index by the size of such an element in the address of an access.
 ///
-/// Positions count the requests since the last reset. They have 64 bits here, so that one is never another one again, however long the
-/// device keeps a request. Those of posters are their low 32 bits.
+/// Positions count the requests since the last reset. They have 64 bits here, so they do not wrap, however long the device keeps a request.
+/// The positions of a poster are their low 32 bits.
 ///
 /// # Invariant
 /// `wr_ids`, `places` and `free` have the same length, a power of two that is not 0, and `mask` is that length less 1.
@@ -252,8 +252,8 @@ impl Slots<'_> {
         number
     }
 
-    /// From now on the completions of the next so many requests are expected. Called before the doorbell, whose barrier orders this store
-    /// before it.
+    /// Publishes this many requests, those behind the ones that are published: their completions are expected from now on. Called before the
+    /// doorbell, whose barrier orders this store before it.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn publish(self, requests: u32) {
         // SAFETY: it lives as long as the table, which these slots borrow (invariant).

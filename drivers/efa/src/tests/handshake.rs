@@ -97,6 +97,34 @@ fn a_reset_ends_batches_and_empties_the_queues() {
     assert_eq!(ids(&mut rig), [11]);
 }
 
+/// The poller knows whose the completion before it was.
+#[test]
+fn a_late_completion_finds_no_request_of_after_the_reset() {
+    let mut rig = rig();
+    let post = |rig: &mut Rig, is_send, id| {
+        if is_send {
+            send(rig, id).unwrap();
+        } else {
+            // SAFETY: there is no device that would access the memory.
+            unsafe { rig.recv.post(id, &[sge(1, 1, 1)]) }.unwrap();
+        }
+        let (sent, received) = rig.device.take();
+        let number = if is_send { sent[0].req_id } else { received[0].req_id };
+        if is_send { rig.device.sent(number) } else { rig.device.received(number, 1) }
+    };
+    for is_send in [true, false] {
+        let old = [0, 1, 2].map(|id| post(&mut rig, is_send, id));
+        rig.device.complete(0, &old[0]);
+        assert_eq!(ids(&mut rig), [0]);
+        reset(&mut rig);
+        let new = [10, 11, 12].map(|id| post(&mut rig, is_send, id));
+        for entry in [&old[1], &new[0], &old[2], &new[1]] {
+            rig.device.complete(0, entry);
+        }
+        assert_eq!(ids(&mut rig), [10, 11], "sends: {is_send}");
+    }
+}
+
 /// As libefa: the index begins with 0, and the phase is not changed. The device of the test checks it.
 #[test]
 fn the_phase_continues_after_a_reset() {
