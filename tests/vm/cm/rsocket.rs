@@ -210,14 +210,8 @@ impl<'a, D: Driver> Socket<'a, D> {
     pub(super) fn recv(&mut self, len: usize) -> Result<()> {
         let mut left = len;
         while left > 0 {
-            // A peer that has sent all data may have ended. It does not acknowledge the message, and does not need it. If data is missing, the
-            // wait fails. Nothing is returned after the last data.
-            if !self.is_alone
-                && let Err(error) = self.return_credits()
-            {
-                self.is_alone = format!("{error:#}").contains("RETRY_EXC");
-                ensure!(self.is_alone, error);
-            }
+            // If data is missing, the wait fails. Nothing is returned after the last data.
+            self.unless_alone(Self::return_credits)?;
             self.wait("data", |socket| Ok(!socket.arrived.is_empty()))?;
             let Some(there) = self.arrived.front_mut() else { continue };
             let at = (self.read % (2 * HALF) as u64) as usize;
@@ -236,6 +230,18 @@ impl<'a, D: Driver> Socket<'a, D> {
             left -= n;
         }
         Ok(())
+    }
+
+    /// Sends a message that a peer which has sent and received all data does not need. It may have ended: then it does not acknowledge the
+    /// message, and gets no other one.
+    fn unless_alone(&mut self, send: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        if self.is_alone {
+            return Ok(());
+        }
+        send(self).or_else(|error| {
+            self.is_alone = format!("{error:#}").contains("RETRY_EXC");
+            if self.is_alone { Ok(()) } else { Err(error) }
+        })
     }
 
     /// Offers the half of the receive buffer that was read, or returns credits.
@@ -319,7 +325,7 @@ impl<'a, D: Driver> Socket<'a, D> {
 
     /// Tells the peer that the connection ends.
     pub(super) fn end(&mut self) -> Result<()> {
-        self.message(CONTROL << DATA_BITS, None)
+        self.unless_alone(|socket| socket.message(CONTROL << DATA_BITS, None))
     }
 
     /// Waits until the peer has told that.
