@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Do not run the fuzz targets
     #[arg(long)]
     no_fuzz: bool,
-    /// Inputs for each fuzz target
+    /// Inputs for each fuzz target; targets that make devices and a connection for each input get a fifth of them
     #[arg(long, default_value_t = 25_000)]
     fuzz_runs: u32,
     /// Seed of the fuzz targets' random numbers; 0 selects a new one each time
