@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The file with the revision whose API programs may rely on.
@@ -45,13 +45,18 @@ pub(crate) fn compatibility(baseline: Option<&str>) -> Result<()> {
     };
     let (old, new) = (of_revision(commit.trim())?, folder().join("current"));
     document(repo_root(), &new)?;
-    let mut broken = Vec::new();
-    for name in CRATES {
+    // The tool has one thread most of the time.
+    let started = CRATES.map(|name| {
+        eprintln!("ci: {name} and its API at {}", commit.trim());
         let file = file_of(name);
         let mut cmd = tools::SEMVER_CHECKS.command()?;
         cmd.arg("--baseline-rustdoc").arg(old.join(&file)).arg("--current-rustdoc").arg(new.join(&file));
-        eprintln!("ci: {name} and its API at {}", commit.trim());
-        let out = cmd.output().context("cannot start cargo-semver-checks")?;
+        cmd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        cmd.spawn().context("cannot start cargo-semver-checks")
+    });
+    let mut broken = Vec::new();
+    for (name, started) in CRATES.into_iter().zip(started) {
+        let out = started?.wait_with_output().context("cannot read what cargo-semver-checks says")?;
         let text = [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         if !out.status.success() && is_broken(name, &text) {
             eprintln!("{text}");

@@ -29,8 +29,11 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-/// Checks that build in the folder `target`, one after the other.
+/// Checks that build in the folder `target`, one after the other. Those of one package at a time, which leave a CPU idle, are at the beginning,
+/// beside the build for aarch64.
 const BUILDS: [Step; 7] = [
+    ("lints of each set of drivers", driver_sets),
+    ("lints of each feature that observes", observing),
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
@@ -38,8 +41,6 @@ const BUILDS: [Step; 7] = [
     ("lints of the VM suite", || {
         cargo::call(&["clippy", "--workspace", "--test", "vm", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
-    ("lints of each set of drivers", driver_sets),
-    ("lints of each feature that observes", observing),
     ("lints of the benchmark", || lints_of(BENCH)),
     // cargo-fuzz builds them late in the tests; some of them contain modules of other packages.
     ("lints of the fuzz targets", || lints_of(FUZZ)),
