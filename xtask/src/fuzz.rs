@@ -133,7 +133,7 @@ fn libfuzzer(name: &str, corpora: &[&Path]) -> Result<Command> {
     cmd.arg(name).args(corpora).arg("--");
     // A target that hangs on an input is reported, too.
     cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
-    // The choice of an input by its rare features takes up to half of the time, and reaches no more code.
+    // The choice of an input by its rare features takes up to half of the time, and reaches hardly more code.
     cmd.arg("-entropic=0");
     Ok(cmd)
 }
