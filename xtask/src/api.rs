@@ -45,7 +45,7 @@ pub(crate) fn compatibility(baseline: Option<&str>) -> Result<()> {
     };
     let (old, new) = (of_revision(commit.trim())?, folder().join("current"));
     document(repo_root(), &new)?;
-    // The tool has one thread most of the time.
+    // The calls run beside each other, because each has one thread most of the time.
     let started = CRATES.map(|name| {
         eprintln!("ci: {name} and its API at {}", commit.trim());
         let file = file_of(name);

@@ -29,8 +29,8 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-/// Checks that build in the folder `target`, one after the other. Those of one package at a time, which leave a CPU idle, are at the beginning,
-/// beside the build for aarch64.
+/// Checks that build in the folder `target`, one after the other. The first two check one package at a time and leave a CPU idle, which
+/// the build for aarch64 uses.
 const BUILDS: [Step; 7] = [
     ("lints of each set of drivers", driver_sets),
     ("lints of each feature that observes", observing),
@@ -171,7 +171,7 @@ fn lints_of(manifest: &str) -> Result<()> {
     for (key, value) in [("DEBUG", "false"), ("LTO", "off"), ("INCREMENTAL", "false")] {
         cmd.env(format!("CARGO_PROFILE_DEV_{key}"), value);
     }
-    // Nothing is linked, so libFuzzer need not be compiled: the build script of its crate takes a file in its place.
+    // Nothing is linked. With this variable libFuzzer is not compiled; the build script of its crate needs only a file that exists.
     cmd.env("CUSTOM_LIBFUZZER_PATH", repo_root().join(manifest));
     run::inherit(cmd.args(["--", "-D", "warnings"]))
 }

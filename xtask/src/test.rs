@@ -228,7 +228,7 @@ fn loom() -> Result<()> {
     for package in ["loom", "generator", "scoped-tls", "smallvec", "tracing", "tracing-core"] {
         cmd.args(["--config", &level(package, 2)]);
     }
-    // Each execution maps and unmaps the stacks of its threads. Tests beside each other in a process wait for each other there.
+    // Each execution maps and unmaps the stacks of its threads, and tests in one process would wait for each other's calls.
     cmd.env("RUST_TEST_THREADS", "1");
     cmd.arg("--target-dir").arg(repo_root().join("target/loom")).arg("loom");
     run::inherit(&mut cmd)
