@@ -58,8 +58,8 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     match (args.vm, &args.boot.peers) {
-        (true, _) => in_vm(args, &library()?),
-        (false, _) if args.crates => crates::main(&library()?, &args.filter),
+        (true, _) => in_vm(args, &library(&format!("-{:?}", args.boot.device).to_lowercase())?),
+        (false, _) if args.crates => crates::main(&library("")?, &args.filter),
         (false, None) => native(&args.filter),
         (false, Some(debian)) => of_release(debian, &args.filter),
     }
@@ -70,9 +70,10 @@ pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
     main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, pair: false, boot })
 }
 
-/// Builds the library with the software devices inside; its folder.
-fn library() -> Result<PathBuf> {
-    let out = repo_root().join("target/dist-clients");
+/// Builds the library with the software devices inside; its folder, which is another one for each device of the VM: programs here use the
+/// library while it is made for those there.
+fn library(of: &str) -> Result<PathBuf> {
+    let out = repo_root().join(format!("target/dist-clients{of}"));
     // The profile of the VM's tests: its artifacts are there, and checks are on.
     dist::main(&dist::Args { out: out.clone(), hca: true, profile: "vm".into(), symbols: false })?;
     Ok(out)
@@ -94,7 +95,7 @@ pub(crate) fn of_release(debian: &str, filter: &[String]) -> Result<ExitCode> {
 }
 
 fn on_software(filter: &[String], debian: &str, tree: Option<Tree<'_>>) -> Result<ExitCode> {
-    let (library, hca) = (library()?, cargo::build_devices(false)?);
+    let (library, hca) = (library("")?, cargo::build_devices(false)?);
     // The VM suite uses the same executable.
     let tools = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     let sources = repo_root().join("crates/ibverbs/tests/c");
