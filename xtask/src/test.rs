@@ -192,10 +192,10 @@ fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Compares the formats of EFA with the headers of the kernel's driver, which the lab has beside the driver that it builds. `cargo test` says
+/// Compares the formats of EFA with the headers of the kernel's driver, which are in the source from which the lab builds it. `cargo test` says
 /// that it does not compare them.
 fn efa_formats() -> Result<()> {
-    let headers = vm::lab(false)?.headers(Kind::Efa, Series::named("7.2")?)?;
+    let headers = vm::lab(false)?.source(Kind::Efa, Series::named("7.2")?)?;
     let mut cmd = cargo::cargo(&["test", "--workspace", "--test", "headers", "every_declaration"]);
     run::inherit(cmd.env("UVERBS_EFA_HEADERS", headers))
 }

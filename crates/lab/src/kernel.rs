@@ -106,13 +106,26 @@ impl Series {
         Ok(Kernel { version, image: dir.join("vmlinux"), modules: dir.join("modules.cpio") })
     }
 
+    /// The version of the kernel: of the cached one, or that which the suite has.
+    pub(crate) fn version(self, lab: &Lab) -> Result<String> {
+        match fs::read_to_string(lab.path(format!("kernel-{}/version", self.name))) {
+            Ok(version) => Ok(version),
+            Err(_) => self.newest(&Suite::open(lab, self.suite)?),
+        }
+    }
+
+    /// The version of the kernel that the suite has.
+    fn newest(self, suite: &Suite) -> Result<String> {
+        let depends = suite.depends("linux-image-amd64")?;
+        let version = depends.iter().find_map(|name| name.strip_prefix("linux-image-"));
+        let version =
+            version.with_context(|| format!("linux-image-amd64 of {} names no kernel", self.suite))?;
+        Ok(version.to_owned())
+    }
+
     fn build(self, lab: &Lab, tools: &Root, dir: &Path) -> Result<()> {
         let suite = Suite::open(lab, self.suite)?;
-        let depends = suite.depends("linux-image-amd64")?;
-        let version = depends
-            .iter()
-            .find_map(|name| name.strip_prefix("linux-image-"))
-            .with_context(|| format!("linux-image-amd64 of {} names no kernel", self.suite))?;
+        let version = &*self.newest(&suite)?;
         if !version.starts_with(&format!("{}.", self.name)) {
             lab.say(format!("note: {} no longer has kernel {}; using {version}", self.suite, self.name));
         }

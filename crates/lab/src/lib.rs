@@ -116,17 +116,17 @@ impl Lab {
         vm::pair(self, spec)
     }
 
-    /// The directory with the headers of a driver that the kernel does not contain, from the source of this series. The driver is built
-    /// first, if it is not there yet.
+    /// The directory with the source of a driver that the kernel does not contain, of this series, with the driver's own headers.
     ///
     /// # Errors
-    /// The lab does not build this driver, or keeps no headers of it; a package cannot be fetched, or the driver does not compile.
-    pub fn headers(&self, kind: Kind, series: Series) -> Result<PathBuf> {
-        let module = kind.module().filter(|module| module.headers);
-        let module = module.with_context(|| format!("the lab has no headers of {}", kind.name()))?;
+    /// The lab does not build this driver, or a package cannot be fetched.
+    pub fn source(&self, kind: Kind, series: Series) -> Result<PathBuf> {
+        let module = kind.module();
+        let module =
+            module.with_context(|| format!("the lab does not build the driver of {}", kind.name()))?;
         let _lock = self.lock()?;
-        let kernel = series.prepare(self, &userland::Userland::host_tools(self)?)?;
-        module.prepare(self, series, &kernel.version)
+        let version = series.version(self)?;
+        Ok(module::sources(self, series, &version)?.join(module.name))
     }
 
     /// A path in the lab's directory.

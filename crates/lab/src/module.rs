@@ -7,6 +7,7 @@
 //! (unshare(1)), which needs a kernel that permits namespaces.
 
 use crate::apt::{self, Suite};
+use crate::device::Kind;
 use crate::kernel::Series;
 use crate::userland::Userland;
 use crate::{Lab, run};
@@ -16,24 +17,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Increase this if the way of building changes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A module of the kernel that is built from its source.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     /// Its name, and that of its directory.
     pub(crate) name: &'static str,
-    /// The directory of its source.
+    /// The directory of its source, four levels deep.
     pub(crate) source: &'static str,
     /// The option that selects it.
     pub(crate) config: &'static str,
-    /// Whether its own headers are kept, for tests of their formats.
-    pub(crate) headers: bool,
 }
 
 impl Module {
-    /// Returns the directory with the module, and its headers if they are kept, for the kernel of this version; builds it first if it
-    /// is not cached. The caller holds the lab's lock.
+    /// Returns the directory with the module for the kernel of this version; builds it first if it is not cached. The caller holds the lab's
+    /// lock.
     pub(crate) fn prepare(&self, lab: &Lab, series: Series, version: &str) -> Result<PathBuf> {
         let recipe = format!("{FORMAT} {} {version}\n", series.suite);
         let build = |dir: &Path| build(self, lab, series, version, dir);
@@ -44,6 +43,23 @@ impl Module {
     pub(crate) fn file(&self) -> String {
         format!("{}.ko", self.name)
     }
+}
+
+/// Returns the directory with the sources of all modules, each in a directory of its name, of the kernel of this version; unpacks them first
+/// if they are not cached. The caller holds the lab's lock.
+pub(crate) fn sources(lab: &Lab, series: Series, version: &str) -> Result<PathBuf> {
+    let modules = Kind::ALL.iter().filter_map(|kind| kind.module());
+    let wanted: Vec<&str> = modules.map(|module| module.source).collect();
+    let recipe = format!("{FORMAT} {} {version}\n{}\n", series.suite, wanted.join(" "));
+    lab.cached(&format!("sources-{}", series.name), &recipe, |dir| {
+        let package = format!("linux-source-{}", base_version(version)?);
+        let suite = Suite::open(lab, series.suite)?;
+        let archive = dir.join("archive");
+        apt::unpack(&suite.exact(core::slice::from_ref(&package))?, &archive)?;
+        let tops: Vec<_> = wanted.iter().map(|source| format!("{package}/{source}")).collect();
+        extract(lab, &archive.join(format!("usr/src/{package}.tar.xz")), &tops, dir)?;
+        crate::remove_tree(&archive)
+    })
 }
 
 fn build(module: &Module, lab: &Lab, series: Series, version: &str, dir: &Path) -> Result<()> {
@@ -80,13 +96,9 @@ fn build(module: &Module, lab: &Lab, series: Series, version: &str, dir: &Path) 
     };
     apt::unpack(&debs, &tree)?;
 
-    let source = format!("linux-source-{}", base_version(version)?);
-    let archive = dir.join("source");
-    apt::unpack(&suite.exact(core::slice::from_ref(&source))?, &archive)?;
     let own_source = tree.join(module.name);
-    let top = format!("{source}/{}", module.source);
-    extract(lab, &archive.join(format!("usr/src/{source}.tar.xz")), &top, &own_source)?;
-    crate::remove_tree(&archive)?;
+    let source = sources(lab, series, version)?.join(module.name);
+    run::output(Command::new("cp").arg("-r").arg(source).arg(&own_source))?;
 
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let goals = [format!("{}=m", module.config), format!("-j{jobs}"), "modules".into()];
@@ -105,14 +117,6 @@ fn build(module: &Module, lab: &Lab, series: Series, version: &str, dir: &Path) 
     let file = module.file();
     fs::copy(own_source.join(&file), dir.join(&file)).context("make did not leave the module")?;
     run::output(Command::new("strip").arg("--strip-debug").arg(dir.join(&file)))?;
-    if module.headers {
-        for entry in fs::read_dir(&own_source).context("cannot list the source")? {
-            let path = entry.context("cannot list the source")?.path();
-            if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|e| e == "h")) {
-                fs::copy(&path, dir.join(name)).context("cannot copy a header")?;
-            }
-        }
-    }
     crate::remove_tree(&tree)
 }
 
@@ -148,9 +152,8 @@ fn base_version(version: &str) -> Result<String> {
     }
 }
 
-/// Unpacks the directory of the module.
-fn extract(lab: &Lab, archive: &Path, top: &str, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+/// Unpacks the directories of modules, in one pass: decompressing the kernel's source takes most of the time.
+fn extract(lab: &Lab, archive: &Path, tops: &[String], to: &Path) -> Result<()> {
     let mut xz = Userland::host_tools(lab)?.command("xz")?;
     let mut xz = xz
         .args(["--decompress", "--stdout"])
@@ -158,12 +161,12 @@ fn extract(lab: &Lab, archive: &Path, top: &str, to: &Path) -> Result<()> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start xz")?;
-    let strip = top.split('/').count();
+    let above = tops.first().map_or(0, |top| top.matches('/').count());
     let tar = Command::new("tar")
         .args(["-x", "-C"])
         .arg(to)
-        .arg(format!("--strip-components={strip}"))
-        .arg(top)
+        .arg(format!("--strip-components={above}"))
+        .args(tops)
         .stdin(xz.stdout.take().context("no output of xz")?)
         .output()
         .context("cannot start tar")?;

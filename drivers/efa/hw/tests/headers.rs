@@ -4,7 +4,7 @@
 //! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset and value at compile
 //! time, so a difference is a compile error that names the item. No package installs these headers: the environment variable
 //! `UVERBS_EFA_HEADERS` is a directory with copies of them, and without it the test says so and only checks the list. The VM lab has those
-//! of the kernel, beside the module that it builds; the last header, which only rdma-core has, may be missing.
+//! of the kernel, in the source of the module that it builds; the last header, which only rdma-core has, may be missing.
 
 use core::fmt::Write as _;
 use std::collections::BTreeSet;
