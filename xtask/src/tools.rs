@@ -82,8 +82,7 @@ impl Tool {
         // The user's flags are for this project.
         cmd.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_TARGET_DIR", build());
         // Building an optimised tool takes longer than running it without optimisation.
-        for (key, value) in [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "false")]
-        {
+        for (key, value) in [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "2"), ("DEBUG", "false")] {
             cmd.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
         }
         run::inherit(&mut cmd)
