@@ -148,7 +148,8 @@ fn debian_libfuzzer() -> Option<&'static Path> {
     FETCHED.get_or_init(fetch).as_deref()
 }
 
-fn fetch_libfuzzer() -> Result<PathBuf> {
+/// Returns the library of Debian's package, and downloads it first if it is missing.
+pub(crate) fn fetch_libfuzzer() -> Result<PathBuf> {
     // Without the compiler on which the package depends.
     const PACKAGE: &str = "libfuzzer-14-dev";
     ensure!(cfg!(target_arch = "x86_64"), "the lab has packages for x86-64 only");

@@ -4,7 +4,7 @@
 
 use crate::rust::Emulator;
 use crate::tools::Tool;
-use crate::{run, rust, tools, vm};
+use crate::{fuzz, run, rust, tools, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,10 @@ const PACKAGES: [(&str, &str); 16] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("tshark", "the dissection of the software NIC's packets"),
-    ("g++", "libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`"),
+    (
+        "g++",
+        "the library of libFuzzer, which the fuzz targets link, and the program for gloo of `cargo xtask clients`",
+    ),
     ("gcc-aarch64-linux-gnu", "linking the tests for aarch64"),
     ("libc6-dev-arm64-cross", "the same, and running them"),
     ("libc6-dev", "static programs for the VM"),
@@ -38,7 +41,7 @@ const PACKAGES: [(&str, &str); 16] = [
 /// install` in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
+    /// Also fetch everything that the VM lab, the checks for aarch64 and the fuzz targets need, so that later runs need no network
     #[arg(long)]
     lab: bool,
     /// Also build the tool of `cargo xtask mutants`
@@ -86,10 +89,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
                 lab.prepare(&Spec::new(series, device, Task::Shell))?;
             }
         }
+        fuzz::fetch_libfuzzer()?;
         let _lock = lab.lock()?;
         rust::prepare(&lab)?;
         Emulator::ALL.into_iter().try_for_each(|emulator| emulator.prepare(&lab).map(drop))?;
-        eprintln!("setup: the VM lab, and the compiler and the emulators for aarch64 are complete");
+        eprintln!(
+            "setup: the VM lab, the compiler and the emulators for aarch64, and libFuzzer are complete"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
