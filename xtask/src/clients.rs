@@ -58,7 +58,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     match (args.vm, &args.boot.peers) {
-        (true, _) => in_vm(args, &library(&format!("-{:?}", args.boot.device).to_lowercase())?),
+        (true, _) => in_vm(args, &library(&format!("-{}", args.boot.device.name()))?),
         (false, _) if args.crates => crates::main(&library("")?, &args.filter),
         (false, None) => native(&args.filter),
         (false, Some(debian)) => of_release(debian, &args.filter),
@@ -70,8 +70,8 @@ pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
     main(&Args { vm: true, filter: Vec::new(), crates: false, short: true, pair: false, boot })
 }
 
-/// Builds the library with the software devices inside; its folder, which is another one for each device of the VM: programs here use the
-/// library while it is made for those there.
+/// Builds the library with the software devices inside. Returns its folder, whose name ends in `of`: native programs and each device of the VM
+/// have a folder of their own, because a library in use must not be written again.
 fn library(of: &str) -> Result<PathBuf> {
     let out = repo_root().join(format!("target/dist-clients{of}"));
     // The profile of the VM's tests: its artifacts are there, and checks are on.

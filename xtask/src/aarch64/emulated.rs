@@ -33,7 +33,7 @@ pub(super) const PACKAGES: [&str; 15] = [
 ];
 
 /// Tests that do not run under the emulation, with the reasons.
-const LEFT_OUT: [(&str, &str); 11] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("many::domains_regions_and_windows_cost_the_same_among_many", COSTS),
     ("many::handles_of_addresses_and_rules_cost_the_same_among_many", COSTS),
     ("many::completion_queues_cost_the_same_among_many", COSTS),
@@ -42,6 +42,10 @@ const LEFT_OUT: [(&str, &str); 11] = [
     ("many::queue_pairs_in_error_cost_the_same_among_many", COSTS),
     ("many::queue_pairs_of_a_group_cost_the_same_among_many", COSTS),
     ("sync::copy::tests::copies_have_at_least_half_of_the_speed_of_memcpy", COSTS),
+];
+
+/// Those among the unit tests of the [models](Models).
+const LEFT_OUT_OF_MODELS: [(&str, &str); 3] = [
     (
         "engine::tests::reliable::an_srq_counts_its_receives_in_16_bits",
         "sends 132,000 messages, which takes half a minute",
@@ -75,12 +79,20 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
-/// The unit tests of the models are part of the command, and not of the [step](test()): with the optimisation that their packages have, building
-/// and running them takes half of the time of all others, which use the models as well.
+/// Whether the unit tests of the models run: the command has them, the [step](test()) does not. They are optimised as their packages, so building
+/// and running them takes half of the time of all other tests. Those use the models as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Models {
     With,
     Without,
+}
+
+impl Models {
+    /// The tests that do not run under the emulation, of those that are selected.
+    fn left_out(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let of_models = (self == Self::With).then_some(LEFT_OUT_OF_MODELS);
+        LEFT_OUT.into_iter().chain(of_models.into_iter().flatten())
+    }
 }
 
 /// Runs the command.
@@ -93,7 +105,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A model with unit tests only, which `cargo test` builds with its package, other than those of `uverbs-hca` and `uverbs-fabric`.
+/// The model whose unit tests `--tests` selects. It does not select those of `uverbs-hca` and `uverbs-fabric` (`test = false` in their manifests).
 const UNITS: &str = "uverbs-efa-device";
 
 /// Runs those that are a step of `cargo xtask test`.
@@ -129,7 +141,7 @@ fn run_all(packages: &[&str], models: Models, args: &Args) -> Result<()> {
     let mut failed = Vec::new();
     for program in &programs {
         let start = Instant::now();
-        let (counts, passed) = run_one(program, &emulator, args.filter.as_deref())?;
+        let (counts, passed) = run_one(program, &emulator, models, args.filter.as_deref())?;
         let what = format!("{} ({})", program.package, program.name);
         eprintln!("aarch64: {what}: {} tests in {:.1} s", counts.passed, start.elapsed().as_secs_f32());
         if !passed {
@@ -139,13 +151,13 @@ fn run_all(packages: &[&str], models: Models, args: &Args) -> Result<()> {
         total.left_out += counts.left_out;
     }
     eprintln!("aarch64: {} tests passed in {:.1} s", total.passed, start.elapsed().as_secs_f32());
-    for (name, why) in LEFT_OUT {
+    for (name, why) in models.left_out() {
         eprintln!("aarch64: left out: {name}: {why}");
     }
     ensure!(failed.is_empty(), "tests failed for aarch64: {}", failed.join(", "));
     // A test that was renamed or removed leaves the list.
-    if models == Models::With && args.package.is_empty() && args.filter.is_none() {
-        let (found, listed) = (total.left_out, LEFT_OUT.len());
+    if args.package.is_empty() && args.filter.is_none() {
+        let (found, listed) = (total.left_out, models.left_out().count());
         ensure!(found == listed, "{found} of the {listed} tests to be left out exist");
     }
     Ok(())
@@ -155,7 +167,7 @@ fn build(packages: &[&str], models: Models) -> Result<Vec<Program>> {
     let mut cmd = super::call("test")?;
     cmd.args(["--no-run", "--tests", "--message-format=json-render-diagnostics"]);
     if models == Models::With {
-        // Also the units that `cargo test` does not build with their package.
+        // Also the unit tests of packages whose manifests have `test = false`.
         cmd.args(["--lib", "--bins"]);
     }
     cmd.args(packages.iter().flat_map(|package| ["--package", *package]));
@@ -240,10 +252,15 @@ fn emulator(page_size: Option<u32>) -> Result<Vec<String>> {
 }
 
 /// Runs a program. Its output is shown if it fails.
-fn run_one(program: &Program, emulator: &[String], filter: Option<&str>) -> Result<(Counts, bool)> {
+fn run_one(
+    program: &Program,
+    emulator: &[String],
+    models: Models,
+    filter: Option<&str>,
+) -> Result<(Counts, bool)> {
     let mut cmd = Command::new(&emulator[0]);
     cmd.args(&emulator[1..]).arg(&program.path).current_dir(&program.folder);
-    cmd.args(LEFT_OUT.iter().flat_map(|(name, _)| ["--skip", *name]));
+    cmd.args(models.left_out().flat_map(|(name, _)| ["--skip", name]));
     match filter {
         Some(filter) => cmd.arg(filter),
         // The names of the tests that are left out are whole.
