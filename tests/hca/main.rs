@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
         // The longest tests begin first.
         handshake::tests,
         cm::tests,
+        netem::tests::<Udp>,
         programs::tests::<Hca>,
         suite::tests::<Hca>,
         drain::tests::<Hca>,
@@ -46,7 +47,6 @@ fn main() -> std::process::ExitCode {
         errors::tests::<Udp>,
         ud::tests::<Udp>,
         big::tests::<Udp>,
-        netem::tests::<Udp>,
         xrc::tests::<Udp>,
         threads::tests::<Udp>,
         stress::tests::<Udp>,

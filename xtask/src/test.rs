@@ -114,9 +114,18 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 /// Seconds for a run of the suite in the VM, beside another step.
 const SUITE_LIMIT: u64 = 1800;
 
-/// Runs `cargo test`. A test that a user's machine may skip, because a program or a header is missing, fails: `setup` has installed all.
+/// Variables of `cargo test`. A test that a user's machine may skip, because a program or a header is missing, fails: `setup` has installed all.
+/// Stress tests and generated programs are more than the usual ones, for which the person who has typed `cargo test` waits.
+const OF_FIRST: [(&str, &str); 4] = [
+    ("CI", "1"),
+    ("PROPTEST_CASES", "256"),
+    ("UVERBS_TEST_LITMUS", "3/2,4/3000"),
+    (vm::STRESS.0, vm::STRESS.1),
+];
+
+/// Runs `cargo test`.
 fn first() -> Result<()> {
-    run::inherit(cargo::cargo(&["test", "--workspace"]).env("CI", "1"))
+    run::inherit(cargo::cargo(&["test", "--workspace"]).envs(OF_FIRST))
 }
 
 /// Runs one step.

@@ -168,6 +168,10 @@ fn examples() -> impl Iterator<Item = (&'static str, Program<'static>)> {
     of_package.into_iter().chain([("uverbs-grpc", crate::test::grpc_program())])
 }
 
+/// The duration of stress tests in seconds, more than that of `cargo test`.
+pub(crate) const STRESS: (&str, &str) = ("UVERBS_STRESS_SECONDS", "3");
+const SEED: &str = "UVERBS_STRESS_SEED";
+
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
 pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
     let lab = lab(args.boot.verbose)?;
@@ -187,10 +191,9 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     if let Some(n) = args.retries.or(default_retries) {
         boot.env.insert(0, ("UVERBS_TEST_RETRIES".into(), n.to_string()));
     }
-    for name in ["UVERBS_STRESS_SECONDS", "UVERBS_STRESS_SEED"] {
-        if let Ok(value) = std::env::var(name) {
-            boot.env.insert(0, (name.into(), value));
-        }
+    boot.env.insert(0, (STRESS.0.into(), std::env::var(STRESS.0).unwrap_or_else(|_| STRESS.1.into())));
+    if let Ok(seed) = std::env::var(SEED) {
+        boot.env.insert(0, (SEED.into(), seed));
     }
     boot.files.push(uverbs.clone());
     // EFA has no connections, which the examples need.

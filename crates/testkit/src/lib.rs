@@ -11,6 +11,8 @@
 //!
 //! `recorder` keeps what a test reports by `tracing`.
 //!
+//! [`stress`] has the duration of a stress test, and its seed.
+//!
 //! [`machine`] is for tests that need more of the machine than Rust, or less than root's rights.
 //!
 //! The crate has no expectations. Whether a request is valid, and what the device must see, is decided by the models and
@@ -31,6 +33,7 @@ mod push;
 pub mod recorder;
 mod request;
 mod session;
+pub mod stress;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 

@@ -23,13 +23,13 @@ use core::time::Duration;
 use model::{Clock, LANES};
 use rng::Rng;
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use uverbs::attr::EventType;
 use uverbs::{Driver, Rc};
+pub use uverbs_testkit::stress::length;
+use uverbs_testkit::stress::seed;
 use work::{Counts, Stop, World};
 
-/// The default duration.
-const USUAL: Duration = Duration::from_secs(3);
 /// The duration of a round. Each round has new objects.
 const ROUND: Duration = Duration::from_millis(700);
 /// Connections of a round.
@@ -38,25 +38,6 @@ const CONNS: usize = 3;
 const POLLERS: usize = 2;
 /// Threads that reset, destroy and resize queues in use.
 const CONTROLLERS: usize = 2;
-
-/// The duration of the test.
-#[must_use]
-pub fn length() -> Duration {
-    let seconds = std::env::var("UVERBS_STRESS_SECONDS").ok().and_then(|n| n.parse().ok());
-    seconds.map_or(USUAL, Duration::from_secs)
-}
-
-/// The seed of its choices.
-fn seed() -> u64 {
-    let text = std::env::var("UVERBS_STRESS_SEED").unwrap_or_default();
-    match text.parse().unwrap_or(1) {
-        0 => SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(1, |t| t.as_nanos() as u64 & 0xffff_ffff)
-            .max(1),
-        seed => seed,
-    }
-}
 
 /// The operations on queues that are in use. Each of them can be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -80,7 +80,7 @@ fn a_short_write_passes_a_long_one() {
 #[test]
 fn a_completion_comes_after_all_data_of_its_message() {
     let (data, answer) = (pattern(10_000, 1), pattern(10_000, 9));
-    for mode in WEAK {
+    let all_seeds = |mode| {
         for seed in 0..SEEDS / 3 {
             let (fabric, mut x, mut y, to_y) = ends(mode);
             x.memory.put(0, &data);
@@ -113,7 +113,13 @@ fn a_completion_comes_after_all_data_of_its_message() {
             });
             assert_eq!((sent, got), (3, 2), "{mode}:{seed}");
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for mode in WEAK {
+            let all_seeds = &all_seeds;
+            scope.spawn(move || all_seeds(mode));
+        }
+    });
 }
 
 #[test]

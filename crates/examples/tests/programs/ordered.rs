@@ -52,7 +52,7 @@ fn lost_and_late_packets_change_nothing() {
 }
 
 /// The time without progress in the tests that lose a peer.
-const IDLE: Duration = Duration::from_secs(3);
+const IDLE: Duration = Duration::from_secs(1);
 /// How long an end may take to report that the other one is lost: the device gives up after some seconds, the channel after `IDLE`.
 const LIMIT: Duration = Duration::from_secs(45);
 

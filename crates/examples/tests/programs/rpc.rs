@@ -26,6 +26,14 @@ fn block_on<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(LIMIT, future).await.expect("in time") })
 }
 
+/// A device is unplugged, and killed: beside each other, because most of the time the ends wait.
+fn in_both_ways(test: impl Fn(bool) + Sync) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| test(true));
+        test(false);
+    });
+}
+
 /// A server that runs.
 struct Running {
     address: SocketAddr,
@@ -187,7 +195,7 @@ fn packets_are_lost_and_no_answer_is_wrong() {
 /// The device of some clients is removed, or its host dies: their calls end, and the server forgets them.
 #[test]
 fn clients_whose_device_goes_do_not_disturb_the_others() {
-    for unplug in [true, false] {
+    in_both_ways(|unplug| {
         block_on(async {
             let fabric = Fabric::new(4);
             let [there, here, victim] = ["hca0", "hca1", "hca2"].map(|name| fabric.device(name).build());
@@ -223,13 +231,13 @@ fn clients_whose_device_goes_do_not_disturb_the_others() {
             let report = server.end().await;
             assert_eq!((report.clients, report.broken), (30, 0), "{report:?}");
         });
-    }
+    });
 }
 
 /// The device of the server is removed, or its host dies: the clients find the next server. With `kill` the first one comes back.
 #[test]
 fn clients_connect_again_when_their_server_has_gone() {
-    for unplug in [true, false] {
+    in_both_ways(|unplug| {
         block_on(async {
             let fabric = Fabric::new(5);
             let [first, second, here] = ["hca0", "hca1", "hca2"].map(|name| fabric.device(name).build());
@@ -262,7 +270,7 @@ fn clients_connect_again_when_their_server_has_gone() {
             let report = restarted.or(other).unwrap().end().await;
             assert_eq!(report.broken, 0, "{report:?}");
         });
-    }
+    });
 }
 
 /// The greatest time limit is none, and sizes that no device has are errors.

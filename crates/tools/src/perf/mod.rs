@@ -416,7 +416,7 @@ mod tests {
     fn json_has_the_error_of_a_test() {
         let [a, b] = device::tests::hcas();
         // Datagrams without a receive are lost, so the server waits in vain.
-        let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 2").unwrap();
+        let plan = parse("send-bw -c UD -s 8 -r 8 -n 5000 --json --timeout 1").unwrap();
         let mut client = plan.clone();
         client.common.host = Some("here".into());
         let (one, other) = UnixStream::pair().unwrap();

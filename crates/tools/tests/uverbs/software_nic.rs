@@ -211,13 +211,8 @@ fn measuring(line: &str, socket: &Path) -> [Child; 2] {
 /// Nothing of the device shows a sender of datagrams, or of messages of UC, that nobody receives them.
 #[test]
 fn an_end_whose_peer_is_killed_ends() {
-    let socket = std::env::temp_dir().join(format!("uverbs-tools-kill-{}", std::process::id()));
-    for (line, kills_server) in [
-        ("perf send-bw -c UD -s 64 -D 600 -b --timeout 900", true),
-        ("perf send-bw -c UD -s 64 -D 600 -b -z --timeout 900", false),
-        ("perf write-bw -c UC -s 64 -D 600 --timeout 900", true),
-        ("perf send-bw -c UD -s 64 -n 100000000 -e --timeout 900", false),
-    ] {
+    let ends = |number: usize, line: &str, kills_server: bool| {
+        let socket = std::env::temp_dir().join(format!("uverbs-tools-kill-{}-{number}", std::process::id()));
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let [server, client] = measuring(&format!("{line} -p {port}"), &socket);
         let [mut killed, left] = if kills_server { [server, client] } else { [client, server] };
@@ -232,7 +227,19 @@ fn an_end_whose_peer_is_killed_ends() {
             "{line}: {text:?}"
         );
         let _ = std::fs::remove_file(&socket);
-    }
+    };
+    let lines = [
+        ("perf send-bw -c UD -s 64 -D 600 -b --timeout 900", true),
+        ("perf send-bw -c UD -s 64 -D 600 -b -z --timeout 900", false),
+        ("perf write-bw -c UC -s 64 -D 600 --timeout 900", true),
+        ("perf send-bw -c UD -s 64 -n 100000000 -e --timeout 900", false),
+    ];
+    // Beside each other: an end waits until it takes the silence for the end of the other one.
+    std::thread::scope(|scope| {
+        for (number, (line, kills_server)) in lines.into_iter().enumerate() {
+            scope.spawn(move || ends(number, line, kills_server));
+        }
+    });
 }
 
 /// Each model has a variable for the socket of its own fabric.

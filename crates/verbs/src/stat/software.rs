@@ -34,6 +34,11 @@ impl Sample {
     /// # Errors
     /// Nobody listens at the socket, or the answer does not come in time; [`Error::Protocol`] if it is not that of such a program.
     pub fn add_control(&mut self, path: &Path) -> Result<()> {
+        self.add_control_within(path, LIMIT)
+    }
+
+    /// As [`add_control`](Self::add_control), with this time limit of each answer.
+    fn add_control_within(&mut self, path: &Path, limit: Duration) -> Result<()> {
         let failed = |verb| {
             move |error: std::io::Error| {
                 let errno = match error.raw_os_error() {
@@ -47,7 +52,7 @@ impl Sample {
         let stream = UnixStream::connect(path).map_err(failed("connect"))?;
         for number in 0..MAX_DEVICES {
             // The limit is that of the whole answer, not of a read.
-            let mut limited = WithDeadline::new(&stream, LIMIT);
+            let mut limited = WithDeadline::new(&stream, limit);
             limited.write_all(format!("stat {number}\n").as_bytes()).map_err(failed("write"))?;
             let mut answer = String::new();
             BufReader::new(limited.take(MAX_ANSWER)).read_line(&mut answer).map_err(failed("read"))?;
@@ -109,6 +114,9 @@ mod tests {
     use std::thread::JoinHandle;
     use uverbs_hca::Fabric;
     use uverbs_mlx5::Mlx5;
+
+    /// The time limit of answers that do not come.
+    const SHORT: Duration = Duration::from_millis(250);
 
     /// A program that answers `stat N` with the Nth line, as `uverbs-hca` does.
     fn program(path: &Path, answers: Vec<String>) -> JoinHandle<()> {
@@ -227,7 +235,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         let _listener = UnixListener::bind(&path).unwrap();
-        assert_eq!(Sample::empty().add_control(&path).unwrap_err().errno(), Errno::ETIMEDOUT);
+        assert_eq!(Sample::empty().add_control_within(&path, SHORT).unwrap_err().errno(), Errno::ETIMEDOUT);
     }
 
     #[test]
@@ -246,7 +254,7 @@ mod tests {
             }
         });
         let begin = std::time::Instant::now();
-        assert_eq!(Sample::empty().add_control(&path).unwrap_err().errno(), Errno::ETIMEDOUT);
+        assert_eq!(Sample::empty().add_control_within(&path, SHORT).unwrap_err().errno(), Errno::ETIMEDOUT);
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         program.join().unwrap();
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 use uverbs::{Context, Driver, Srd};
 use uverbs_efa_device::{EfaDevice, Fabric};
+use uverbs_testkit::stress::length;
 
 on_both! { numbers_are_used_again_while_another_thread_polls cqs_end_while_others_are_polled }
 
@@ -39,7 +40,7 @@ fn numbers_are_used_again_while_another_thread_polls<D: Driver>() {
                 }
             }
         });
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + length() / 2;
         // Until a number is used again; on a slow machine, or under emulation, this takes longer.
         let limit = end + Duration::from_secs(120);
         let has_reused = |numbers: &BTreeSet<u32>, qps: u64| (numbers.len() as u64) < qps;
@@ -90,7 +91,7 @@ fn cqs_end_while_others_are_polled<D: Driver>() {
                 steady.poll_each(16, |done| drop(done)).unwrap();
             }
         });
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + length() / 4;
         let mut rounds = 0;
         while Instant::now() < end || rounds < 10 {
             rounds += 1;

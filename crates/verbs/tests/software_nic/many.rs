@@ -6,7 +6,6 @@
 
 use crate::CAP;
 use nix::time::{ClockId, clock_gettime};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use uverbs::attr::{
     AccessFlags, AhAttr, FlowAttr, Gid, GlobalRoute, MwType, QpState, SrqAttr, SrqInitAttr, WqInitAttr,
 };
@@ -16,6 +15,7 @@ use uverbs::{
     raw::{Qp, Srq, Wq},
 };
 use uverbs_hca::Hca;
+use uverbs_testkit::machine::in_own_process;
 
 /// The numbers of objects that are compared, and the factor that a tree's depth and a cold cache may cost.
 const FEW: usize = 200;
@@ -72,19 +72,20 @@ fn compare<T>(name: &str, make: impl Fn(usize) -> T, using: impl Fn(&T)) {
     assert!(each <= few * FACTOR, "{name}: {each} ns each for the destruction of all, {few} ns among {FEW}");
 }
 
-/// A software NIC for one test at a time. Each `membarrier` and `munmap` interrupts the other threads of this process that run at
-/// the moment, which under virtualisation costs more than all else: two of these tests at once take longer than one after the other.
-fn nic() -> (MutexGuard<'static, ()>, Context<Mlx5>, ProtectionDomain<Mlx5>) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+/// A software NIC. Each test has a process of its own: each `membarrier` and `munmap` interrupts the other threads of a process that run at the
+/// moment, which under virtualisation costs more than all else.
+fn nic() -> (Context<Mlx5>, ProtectionDomain<Mlx5>) {
     let context = Context::from_kernel(Hca::new().open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    (alone, context, pd)
+    (context, pd)
 }
 
 #[test]
 fn domains_regions_and_windows_cost_the_same_among_many() {
-    let (_alone, context, pd) = nic();
+    if !in_own_process("many::domains_regions_and_windows_cost_the_same_among_many") {
+        return;
+    }
+    let (context, pd) = nic();
     compare("pd", |_| context.alloc_pd().unwrap(), |_| ());
     let rights = AccessFlags::LOCAL_WRITE;
     compare(
@@ -101,7 +102,10 @@ fn domains_regions_and_windows_cost_the_same_among_many() {
 
 #[test]
 fn handles_of_addresses_and_rules_cost_the_same_among_many() {
-    let (_alone, context, pd) = nic();
+    if !in_own_process("many::handles_of_addresses_and_rules_cost_the_same_among_many") {
+        return;
+    }
+    let (context, pd) = nic();
     let dgid = context.query_gid(1, 3).unwrap();
     let route = GlobalRoute::new(dgid).sgid_index(3);
     let attr = AhAttr::new(1).grh(Some(route));
@@ -114,7 +118,10 @@ fn handles_of_addresses_and_rules_cost_the_same_among_many() {
 
 #[test]
 fn completion_queues_cost_the_same_among_many() {
-    let (_alone, context, _pd) = nic();
+    if !in_own_process("many::completion_queues_cost_the_same_among_many") {
+        return;
+    }
+    let (context, _pd) = nic();
     compare("cq", |_| context.create_cq(1, None).unwrap(), |cq| cq.req_notify(false).unwrap());
     let channel = context.create_comp_channel().unwrap();
     compare("cq with a channel", |_| context.create_cq(1, Some(&channel)).unwrap(), |_| ());
@@ -122,7 +129,10 @@ fn completion_queues_cost_the_same_among_many() {
 
 #[test]
 fn receive_queues_cost_the_same_among_many() {
-    let (_alone, context, pd) = nic();
+    if !in_own_process("many::receive_queues_cost_the_same_among_many") {
+        return;
+    }
+    let (context, pd) = nic();
     let attr = SrqInitAttr::new(SrqAttr::new(1));
     let srq = |_| -> Srq<Exclusive, Mlx5> { pd.create_srq(&attr).unwrap() };
     compare("srq", srq, |srq| {
@@ -136,7 +146,7 @@ fn receive_queues_cost_the_same_among_many() {
 /// Compares queue pairs of a transport.
 macro_rules! pairs {
     ($transport:ty, $name:literal, $using:expr) => {{
-        let (_alone, context, pd) = nic();
+        let (context, pd) = nic();
         let cq = context.create_cq(4, None).unwrap();
         let using: fn(&Qp<$transport, Exclusive, Mlx5>) = $using;
         compare($name, |_| pd.raw_qp::<$transport>().cq(&cq).cap(CAP).create().unwrap(), using);
@@ -145,6 +155,9 @@ macro_rules! pairs {
 
 #[test]
 fn connected_queue_pairs_cost_the_same_among_many() {
+    if !in_own_process("many::connected_queue_pairs_cost_the_same_among_many") {
+        return;
+    }
     pairs!(Rc, "rc", |qp| {
         let attr = ConnectAttr::default();
         qp.init(&attr).unwrap();
@@ -156,6 +169,9 @@ fn connected_queue_pairs_cost_the_same_among_many() {
 
 #[test]
 fn queue_pairs_in_error_cost_the_same_among_many() {
+    if !in_own_process("many::queue_pairs_in_error_cost_the_same_among_many") {
+        return;
+    }
     pairs!(Rc, "rc in error", |qp| {
         qp.init(&ConnectAttr::default()).unwrap();
         qp.control.modify_state(QpState::ERR).unwrap();
@@ -164,6 +180,9 @@ fn queue_pairs_in_error_cost_the_same_among_many() {
 
 #[test]
 fn queue_pairs_of_a_group_cost_the_same_among_many() {
+    if !in_own_process("many::queue_pairs_of_a_group_cost_the_same_among_many") {
+        return;
+    }
     pairs!(Ud, "ud in a group", |qp| {
         let group = Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
         qp.init(&ConnectAttr::default()).unwrap();

@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use uverbs_core::attr::{
     AccessFlags, AhAttr, CqInitAttr, GlobalRoute, QpAttr, QpAttrMask as M, QpInitAttr, QpState, QpType,
     SendOpsFlags,
@@ -26,6 +26,7 @@ use uverbs_core::wc::{WcOpcode, WcStatus};
 use uverbs_core::wr::{RawAh, Sge};
 use uverbs_efa::{Ah, Completion, Efa};
 use uverbs_efa_device::{EfaDevice, Fabric};
+use uverbs_testkit::stress::{length, seed};
 use uverbs_testkit::{Face, handle, post};
 
 const QKEY: u32 = 0x1234;
@@ -37,17 +38,6 @@ const WORDS: usize = 128;
 const DEPTH: u32 = 16;
 /// An identifier has the number of its pair in the bits from here on.
 const PAIR: u32 = 48;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
-fn seed() -> u64 {
-    match number("UVERBS_STRESS_SEED").unwrap_or(1) {
-        0 => SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64),
-        seed => seed,
-    }
-}
 
 /// Choices that a seed repeats (SplitMix64).
 struct Rng(u64);
@@ -313,7 +303,7 @@ fn resets(sides: [&Side; 2], objects: &[Objects], stop: &AtomicBool, mut rng: Rn
 fn random_posts_polls_resets_and_destructions() {
     let seed = seed();
     let rng = |thread: u64| Rng(seed ^ thread << 32);
-    let length = Duration::from_secs(number("UVERBS_STRESS_SECONDS").unwrap_or(3));
+    let length = length();
     let fabric = Fabric::new(seed);
     fabric.loss(0.01);
     let devices = ["efa_0", "efa_1"].map(|name| fabric.device(name).build());
