@@ -106,7 +106,8 @@ struct State {
     mkey: u32,
     window: u32,
     made: Made,
-    ioctls: Vec<Ioctl>,
+    /// Every command, if they are kept.
+    ioctls: Option<Vec<Ioctl>>,
     /// The new object of the current command: attribute and handle.
     given: Option<(u16, u32)>,
 }
@@ -150,13 +151,22 @@ fn input_padded<T: FromBytes + IntoBytes>(c: &RawCommand<'_, '_>, id: u16) -> T 
 
 impl FixedKernel {
     pub(crate) fn new(ctx: &str, trace: &Arc<Trace>) -> Arc<Scripted<Self>> {
+        Self::with_ioctls(ctx, trace, None)
+    }
+
+    /// One that keeps all commands. They are more work than the answers, so only [`walk`](crate::walk) has them.
+    pub(crate) fn keeping(ctx: &str, trace: &Arc<Trace>) -> Arc<Scripted<Self>> {
+        Self::with_ioctls(ctx, trace, Some(Vec::new()))
+    }
+
+    fn with_ioctls(ctx: &str, trace: &Arc<Trace>, ioctls: Option<Vec<Ioctl>>) -> Arc<Scripted<Self>> {
         let state = State {
             handle: 0,
             uar: 0x10,
             mkey: 0x18_1a00,
             window: 0x28_0b00,
             made: Made::default(),
-            ioctls: Vec::new(),
+            ioctls,
             given: None,
         };
         Arc::new(Scripted(Self {
@@ -176,9 +186,9 @@ impl FixedKernel {
         self.state().made.clone()
     }
 
-    /// Every command, with its answer.
-    pub(crate) fn ioctls(&self) -> Vec<Ioctl> {
-        self.state().ioctls.clone()
+    /// Every command since the last call, with its answer.
+    pub(crate) fn take_ioctls(&self) -> Vec<Ioctl> {
+        self.state().ioctls.as_mut().map(core::mem::take).expect("commands are kept")
     }
 
     /// The writes to doorbell registers since the last call.
@@ -213,7 +223,7 @@ impl FixedKernel {
         match number {
             QUERY_DEVICE => {
                 c.answer(UVERBS_ATTR_CORE_OUT, bytes(&self.device()));
-                c.answer(UVERBS_ATTR_UHW_OUT, &self.trace.device_private());
+                c.answer(UVERBS_ATTR_UHW_OUT, self.trace.device_private());
             }
             IB_USER_VERBS_CMD_ALLOC_PD => {
                 let handle = state.handle();
@@ -280,7 +290,7 @@ impl FixedKernel {
             }
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT) => {
                 const INFINIBAND: u8 = 1;
-                let mut port = self.trace.port();
+                let mut port = self.trace.port().to_vec();
                 if self.ctx == "ib" {
                     // The answer begins with this struct.
                     port[offset_of!(ib_uverbs_query_port_resp, link_layer)] = INFINIBAND;
@@ -432,11 +442,16 @@ fn gid_entry(index: u32) -> Result<[u8; 32], Errno> {
 impl Script for FixedKernel {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let mut state = self.state();
-        let mut ioctl = Ioctl::asked(command);
+        let asked = state.ioctls.is_some().then(|| Ioctl::asked(command));
         state.given = None;
         let result = self.run(&mut state, command);
-        ioctl.answered(command, result, state.given);
-        state.ioctls.push(ioctl);
+        let answered = asked.map(|mut ioctl| {
+            ioctl.answered(command, result, state.given);
+            ioctl
+        });
+        if let Some(ioctls) = &mut state.ioctls {
+            ioctls.extend(answered);
+        }
         result
     }
 

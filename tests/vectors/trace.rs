@@ -5,6 +5,7 @@ use crate::model::{self, Num, Pattern};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use std::path::Path;
+use std::sync::OnceLock;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::ids::{
@@ -105,7 +106,15 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub calls: Vec<Call>,
+    /// Answers that each case needs.
+    context: Answer,
+    device: Answer,
+    device_private: Answer,
+    port: Answer,
 }
+
+/// Bytes of the trace, found once.
+type Answer = OnceLock<Vec<u8>>;
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -124,24 +133,24 @@ impl Trace {
                 Line::Ioctl(ioctl) => calls.last_mut().with_context(place)?.ioctls.push(ioctl),
             }
         }
-        Ok(Self { calls })
+        let answer = Answer::new;
+        Ok(Self { calls, context: answer(), device: answer(), device_private: answer(), port: answer() })
     }
 
-    fn ioctls(&self) -> impl Iterator<Item = &Ioctl> {
-        self.calls.iter().flat_map(|call| &call.ioctls)
-    }
-
-    fn output(&self, wanted: impl Fn(&Ioctl) -> bool, id: u16) -> Vec<u8> {
-        let answered = self.ioctls().find(|ioctl| ioctl.errno == 0 && wanted(ioctl));
-        let out = answered.and_then(|ioctl| ioctl.attr(id)?.out.as_ref()?.bytes());
-        out.expect("the trace has the device's answers")
+    /// What the device answered to the first of these commands that succeeded.
+    fn output<'a>(&self, found: &'a Answer, wanted: impl Fn(&Ioctl) -> bool, id: u16) -> &'a [u8] {
+        found.get_or_init(|| {
+            let mut all = self.calls.iter().flat_map(|call| &call.ioctls);
+            let answered = all.find(|ioctl| ioctl.errno == 0 && wanted(ioctl));
+            let out = answered.and_then(|ioctl| ioctl.attr(id)?.out.as_ref()?.bytes());
+            out.expect("the trace has the device's answers")
+        })
     }
 
     /// The kernel's answer to the creation of the context.
     pub(crate) fn context<T: FromBytes>(&self) -> T {
         let of = |i: &Ioctl| (i.object, i.method) == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
-        let bytes = self.output(of, UVERBS_ATTR_UHW_OUT);
-        match T::read_from_prefix(&bytes) {
+        match T::read_from_prefix(self.output(&self.context, of, UVERBS_ATTR_UHW_OUT)) {
             Ok((value, _)) => value,
             Err(_) => panic!("the context's answer in the trace is too short"),
         }
@@ -154,7 +163,7 @@ impl Trace {
 
     /// Its answer to `ibv_query_device_ex`.
     pub(crate) fn device<T: FromBytes + IntoBytes>(&self) -> T {
-        let bytes = self.output(Self::is_query_device, UVERBS_ATTR_CORE_OUT);
+        let bytes = self.output(&self.device, Self::is_query_device, UVERBS_ATTR_CORE_OUT);
         let mut value = T::new_zeroed();
         let n = bytes.len().min(size_of::<T>());
         value.as_mut_bytes()[..n].copy_from_slice(&bytes[..n]);
@@ -162,8 +171,8 @@ impl Trace {
     }
 
     /// The driver's part of it.
-    pub(crate) fn device_private(&self) -> Vec<u8> {
-        self.output(Self::is_query_device, UVERBS_ATTR_UHW_OUT)
+    pub(crate) fn device_private(&self) -> &[u8] {
+        self.output(&self.device_private, Self::is_query_device, UVERBS_ATTR_UHW_OUT)
     }
 
     fn is_query_device(ioctl: &Ioctl) -> bool {
@@ -171,8 +180,8 @@ impl Trace {
     }
 
     /// Its answer to `ibv_query_port`.
-    pub(crate) fn port(&self) -> Vec<u8> {
+    pub(crate) fn port(&self) -> &[u8] {
         let of = |i: &Ioctl| (i.object, i.method) == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
-        self.output(of, UVERBS_ATTR_QUERY_PORT_RESP)
+        self.output(&self.port, of, UVERBS_ATTR_QUERY_PORT_RESP)
     }
 }

@@ -116,7 +116,7 @@ pub(crate) struct Report {
 
 pub(crate) fn run(trace: &Arc<Trace>) -> Result<Report> {
     let mut walk = Walk {
-        kernel: FixedKernel::new("eth", trace),
+        kernel: FixedKernel::keeping("eth", trace),
         driver: None,
         info: None,
         pd: None,
@@ -132,9 +132,8 @@ pub(crate) fn run(trace: &Arc<Trace>) -> Result<Report> {
     let mut report = Report { ioctls: 0, reasoned: 0, wrong: Vec::new() };
     let mut used = BTreeSet::new();
     for call in &trace.calls {
-        let before = walk.kernel.ioctls().len();
         let refused = walk.call(call).err().map(|error| format!("refused: {error:#}"));
-        let ours = walk.kernel.ioctls().split_off(before);
+        let ours = walk.kernel.take_ioctls();
         report.ioctls += call.ioctls.len();
         let name = format!("{}:", call.note);
         let differences = match refused {
