@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A child of fork(2) has its parent's dispatcher, but not the threads that run it. Its futures end with an error, nothing that it
-//! does waits for a lock, and the parent continues.
+//! does waits for a lock, and the parent continues. Each test has a process of its own, whose few pages a fork copies.
 // UNSAFETY: calls fork(2) and _exit(2).
 #![expect(unsafe_code)]
 
@@ -15,6 +15,7 @@ use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 use uverbs_aio::{Clock, Error};
+use uverbs_testkit::machine::in_own_process;
 
 /// Runs `f` in a child. A child that waits for ever is killed by a signal.
 fn in_child(f: impl FnOnce()) {
@@ -56,6 +57,9 @@ impl Clock for Gate {
 
 #[test]
 fn a_child_neither_waits_nor_takes_what_is_the_parents() {
+    if !in_own_process("fork::a_child_neither_waits_nor_takes_what_is_the_parents") {
+        return;
+    }
     let bed = Bed::new();
     let (a, b) = (&bed.a, &bed.b);
     let gate = Arc::new(Gate::default());
@@ -185,6 +189,9 @@ fn in_children(busy: impl Fn(&Bed) + Send + 'static, child: impl Fn(&Bed)) {
 
 #[test]
 fn a_child_gets_a_stream_of_events_that_has_ended() {
+    if !in_own_process("fork::a_child_gets_a_stream_of_events_that_has_ended") {
+        return;
+    }
     let events = |bed: &Bed| drop(bed.a.dispatcher.events());
     in_children(events, |bed| {
         let mut events = bed.a.dispatcher.events();
@@ -194,12 +201,18 @@ fn a_child_gets_a_stream_of_events_that_has_ended() {
 
 #[test]
 fn a_child_posts_no_receives() {
+    if !in_own_process("fork::a_child_posts_no_receives") {
+        return;
+    }
     in_children(|bed| drop(bed.a.qp.try_recv()), |bed| bed.a.qp.post_receives());
 }
 
 /// The clock of the bed takes the lock of the software HCA.
 #[test]
 fn a_child_does_not_read_the_clock() {
+    if !in_own_process("fork::a_child_does_not_read_the_clock") {
+        return;
+    }
     let sleep = |bed: &Bed| _ = poll_once(&mut bed.a.dispatcher.sleep(Duration::from_secs(1)));
     in_children(sleep, sleep);
 }
@@ -207,6 +220,9 @@ fn a_child_does_not_read_the_clock() {
 /// Also one that waits for the peer in the parent.
 #[test]
 fn a_stream_ends_in_a_child() {
+    if !in_own_process("fork::a_stream_ends_in_a_child") {
+        return;
+    }
     let bed = Bed::new();
     // The second stream has sent all that it may send.
     for full in [false, true] {

@@ -11,6 +11,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 use uverbs::WcStatus;
 use uverbs::attr::QpState;
 use uverbs_aio::{Error, Result};
+use uverbs_testkit::stress;
 
 fn is_flushed(error: &Error) -> bool {
     matches!(error, Error::Completion { status: WcStatus::WR_FLUSH_ERR, .. })
@@ -175,6 +176,7 @@ fn resets_among_posts_of_other_threads() {
     let fabric = uverbs_hca::Fabric::new(7);
     let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build(), false));
     let stop = AtomicBool::new(false);
+    let resets = 17 * stress::length().as_secs();
     let work = async |end: &End, i: usize| -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let _ = match i {
@@ -204,14 +206,14 @@ fn resets_among_posts_of_other_threads() {
                 scope.spawn(move || end.dispatcher.block_on(work(end, i)).unwrap());
             }
         }
-        for _ in 0..50 {
+        for _ in 0..resets {
             connect(&a.qp, &b.qp);
             std::thread::sleep(core::time::Duration::from_millis(2));
             reset(&a, &b);
         }
         stop.store(true, Ordering::Relaxed);
         // What was posted or waits since then.
-        for _ in 0..50 {
+        for _ in 0..resets {
             std::thread::sleep(core::time::Duration::from_millis(2));
             reset(&a, &b);
         }
