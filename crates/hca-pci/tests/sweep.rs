@@ -120,13 +120,19 @@ fn main() -> ExitCode {
         ("a_drawn_seed_is_in_the_report", a_drawn_seed_is_in_the_report),
     ];
     let (options, filter): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.starts_with('-'));
-    for (name, test) in tests {
-        if options.iter().any(|option| option == "--list") {
-            println!("{name}: test");
-        } else if filter.is_empty() || filter.iter().any(|word| name.contains(word.as_str())) {
-            test();
-            println!("test {name} ... ok");
+    let lists = options.iter().any(|option| option == "--list");
+    // Beside each other: most of the time the runs wait.
+    std::thread::scope(|scope| {
+        for (name, test) in tests {
+            if lists {
+                println!("{name}: test");
+            } else if filter.is_empty() || filter.iter().any(|word| name.contains(word.as_str())) {
+                scope.spawn(move || {
+                    test();
+                    println!("test {name} ... ok");
+                });
+            }
         }
-    }
+    });
     ExitCode::SUCCESS
 }

@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_process_and_its_children_end_at_the_limit() {
-        let mut group = Group::new(Duration::from_secs(1)).unwrap();
+        let mut group = Group::new(Duration::from_millis(600)).unwrap();
         let a = group.start(&mut shell("sleep 100 & echo ready; wait")).unwrap();
         assert!(group.wait_for_text(a, "ready"));
         assert_eq!(group.wait(a), End::Timeout);

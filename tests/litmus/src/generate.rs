@@ -397,7 +397,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| in_one_part(SHAPES[0], 3, 7));
             scope.spawn(|| in_one_part(SHAPES[2], 3, 4));
-            in_one_part(SHAPES[2], 4, 30);
+            in_one_part(SHAPES[2], 4, 10);
         });
     }
 }
