@@ -40,7 +40,7 @@ fn numbers_are_used_again_while_another_thread_polls<D: Driver>() {
                 }
             }
         });
-        let end = Instant::now() + length() / 2;
+        let end = Instant::now() + length() * 2 / 3;
         // Until a number is used again; on a slow machine, or under emulation, this takes longer.
         let limit = end + Duration::from_secs(120);
         let has_reused = |numbers: &BTreeSet<u32>, qps: u64| (numbers.len() as u64) < qps;
@@ -91,7 +91,7 @@ fn cqs_end_while_others_are_polled<D: Driver>() {
                 steady.poll_each(16, |done| drop(done)).unwrap();
             }
         });
-        let end = Instant::now() + length() / 4;
+        let end = Instant::now() + length() / 3;
         let mut rounds = 0;
         while Instant::now() < end || rounds < 10 {
             rounds += 1;
