@@ -19,7 +19,7 @@ use uverbs_tests::programs::{Config, Step, Tally, Verb, Wr, Wrong};
 use uverbs_tests::{Disturbance, Face, Lab, LabTest, Lock, Outcome, Test, TestBed, Typed};
 
 /// The default number of programs, of all transports and lockings together.
-const PROGRAMS: u32 = 200;
+const PROGRAMS: u32 = 100;
 
 /// The transport and locking that all QPs of a program have.
 #[derive(Clone, Copy, Debug)]

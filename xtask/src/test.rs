@@ -115,7 +115,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 const SUITE_LIMIT: u64 = 1800;
 
 /// Variables of `cargo test`: stress tests are longer here, and generated cases more, than for a person who waits for it.
-const OF_FIRST: [(&str, &str); 2] = [("UVERBS_TEST_LITMUS", "3/2,4/3000"), vm::STRESS];
+const OF_FIRST: [(&str, &str); 3] =
+    [("UVERBS_PROGRAMS", "200"), ("UVERBS_TEST_LITMUS", "3/2,4/3000"), vm::STRESS];
 
 /// Runs `cargo test`. A test that a user's machine may skip, because a program or a header is missing, fails: `setup` has installed all.
 fn first() -> Result<()> {
