@@ -11,7 +11,7 @@ use uverbs_litmus::oracle::{Rules, outcomes};
 use uverbs_litmus::program::Program;
 
 /// Sizes of the programs, in steps, and which of them are taken: `3/8,4/12000` are one of eight with up to three steps, and one of 12,000 with four.
-/// `4/12000:7` are others of these, the part with the number 7; `4/3000:7-9` three parts.
+/// `4/12000:7` are others of these, the part with the number 7; `4/12000:7-9` three parts.
 const BOUND: &str = "UVERBS_TEST_LITMUS";
 const DEFAULT_BOUND: &str = "3/8,4/12000";
 /// The differences that are shown.

@@ -445,12 +445,10 @@ impl Script for FixedKernel {
         let asked = state.ioctls.is_some().then(|| Ioctl::asked(command));
         state.given = None;
         let result = self.run(&mut state, command);
-        let answered = asked.map(|mut ioctl| {
-            ioctl.answered(command, result, state.given);
-            ioctl
-        });
-        if let Some(ioctls) = &mut state.ioctls {
-            ioctls.extend(answered);
+        let given = state.given;
+        if let (Some(ioctls), Some(mut ioctl)) = (&mut state.ioctls, asked) {
+            ioctl.answered(command, result, given);
+            ioctls.push(ioctl);
         }
         result
     }

@@ -97,7 +97,7 @@ fn handshake_and_stress_pass_without_membarrier() -> Outcome {
     let mut suite = Command::new(std::env::current_exe()?);
     suite.env(WITHOUT_MEMBARRIER, "1").args([
         "handshake::",
-        // The other ones have a part of what this one has.
+        // The other stress tests do a part of what this one does.
         "stress::traffic_during_all_control_calls",
         // These have the same waits, in other scenes.
         "--skip",

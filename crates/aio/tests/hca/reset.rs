@@ -176,7 +176,7 @@ fn resets_among_posts_of_other_threads() {
     let fabric = uverbs_hca::Fabric::new(7);
     let [a, b] = ["hca0", "hca1"].map(|name| End::new(fabric.device(name).build(), false));
     let stop = AtomicBool::new(false);
-    let resets = 17 * stress::length().as_secs();
+    let resets = 17 * stress::length().as_secs().max(1);
     let work = async |end: &End, i: usize| -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
             let _ = match i {

@@ -26,7 +26,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(LIMIT, future).await.expect("in time") })
 }
 
-/// A device is unplugged, and killed: beside each other, because most of the time the ends wait.
+/// Runs a test with a device that is unplugged, and with one that is killed: beside each other, because most of the time the ends wait.
 fn in_both_ways(test: impl Fn(bool) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| test(true));
